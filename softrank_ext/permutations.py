@@ -1,0 +1,78 @@
+"""Permutations as tensors, in two inverse forms that are never mixed.
+
+`order[place] = item` (what argsort gives) and `ranks[item] = place`. Both are int64, (B, N) or (N,), counted from 0.
+Example: soft ranks [0.9, 0.1, 0.5, 0.3] have order [1, 3, 2, 0] and ranks [3, 0, 2, 1].
+"""
+
+import torch
+from torch import Tensor
+
+
+def ranks_of(order: Tensor) -> Tensor:
+    """Ranks of an order: `ranks[order[place]] = place`. order: (..., N) int64."""
+    return _inverse_of("order", order)
+
+
+def order_of(ranks: Tensor) -> Tensor:
+    """Order of ranks: `order[ranks[item]] = item`. ranks: (..., N) int64."""
+    return _inverse_of("ranks", ranks)
+
+
+def _inverse_of(name: str, value: Tensor) -> Tensor:
+    if not isinstance(value, Tensor) or value.dtype != torch.int64 or value.ndim == 0:
+        got = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        hint = "; did you pass soft_ranks?" if isinstance(value, Tensor) and value.is_floating_point() else ""
+        raise ValueError(f"{name} must be (..., N) int64, got {got}{hint}")
+    places = torch.arange(value.shape[-1], device=value.device).expand_as(value)
+    return torch.empty_like(value).scatter_(-1, value, places)
+
+
+def arrange(items: Tensor, order: Tensor) -> Tensor:
+    """Items in the given order: `arranged[b, place] = items[b, order[b, place]]`.
+
+    items: (B, N, ...) or (N, ...). order: (B, N) or (N,) int64. Returns a tensor shaped like items.
+    """
+    if order.shape != items.shape[: order.ndim]:
+        raise ValueError(
+            f"items must begin with the shape of order {tuple(order.shape)}, got items of shape {tuple(items.shape)}"
+        )
+    place_dim = order.ndim - 1
+    index = order.reshape(order.shape + (1,) * (items.ndim - order.ndim)).expand_as(items)  # (B, N, ...)
+    return items.gather(place_dim, index)
+
+
+def compose(order: Tensor, slots: Tensor) -> Tensor:
+    """Order over items from an order over slots: `result[place] = order[slots[place]]`. Both (B, N) or (N,) int64."""
+    if order.shape != slots.shape:
+        raise ValueError(f"order and slots must have one shape, got {tuple(order.shape)} and {tuple(slots.shape)}")
+    return order.gather(-1, slots)
+
+
+def check_order(order: Tensor, name: str = "order") -> None:
+    """Raise ValueError unless each row of `order` (B, N) or (N,) int64 holds 0 to N-1 once. Reads the data: one sync."""
+    if not isinstance(order, Tensor) or order.dtype != torch.int64 or order.ndim not in (1, 2):
+        got = f"{tuple(order.shape)} {order.dtype}" if isinstance(order, Tensor) else type(order).__name__
+        raise ValueError(f"{name} must be (B, N) or (N,) int64, got {got}")
+    rows = order.reshape(-1, order.shape[-1])
+    is_wrong = (rows.sort(1).values != torch.arange(rows.shape[1], device=rows.device)).any(1)
+    if bool(is_wrong.any()):
+        row = int(is_wrong.nonzero()[0])
+        raise ValueError(
+            f"{name} must hold each of 0 to {rows.shape[1] - 1} once per row, row {row} is {rows[row].tolist()}"
+        )
+
+
+def chamber_margin(soft_ranks: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Distance of soft ranks to the nearest wall z_i = z_j of their chamber, in the sup norm: half the smallest gap.
+
+    soft_ranks: (B, N) or (N,) float. mask: bool of the same shape, True = real item. Returns (B,) or a scalar: by so much
+    every soft rank may move before the order can change. +inf where fewer than two items are real.
+    """
+    if mask is not None and mask.shape != soft_ranks.shape:
+        raise ValueError(f"mask must have the shape of soft_ranks {tuple(soft_ranks.shape)}, got {tuple(mask.shape)}")
+    if soft_ranks.shape[-1] < 2:
+        return soft_ranks.new_full(soft_ranks.shape[:-1], torch.inf)
+    finite = soft_ranks if mask is None else soft_ranks.masked_fill(~mask, torch.inf)
+    ascending = finite.sort(-1).values
+    gaps = ascending.diff(dim=-1)
+    return torch.where(ascending[..., 1:].isinf(), torch.inf, gaps).amin(-1) / 2

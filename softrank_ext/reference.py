@@ -1,0 +1,170 @@
+"""Every op in plain torch: slow, obvious, and the specification of the compiled kernels.
+
+These functions are registered as the dispatcher's default kernels, so they also serve devices that have
+no kernel of ours. They check nothing: `ops` does that at its door. `order[place] = item`, `ranks[item] = place`.
+"""
+
+import torch
+from torch import Tensor
+
+# Philox-4x32-10 of Salmon, Moraes, Dror and Shaw (SC 2011).
+_PHILOX_MULTIPLIER = (0xD2511F53, 0xCD9E8D57)
+_PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)
+_LOW_32 = 0xFFFFFFFF
+
+# Wichura's AS241 (PPND16), numerator and denominator of the normal quantile, highest power first.
+_QUANTILE_CENTRE = (
+    (2509.0809287301226727, 33430.575583588128105, 67265.770927008700853, 45921.953931549871457,
+     13731.693765509461125, 1971.5909503065514427, 133.14166789178437745, 3.387132872796366608),
+    (5226.495278852545925, 28729.085735721942674, 39307.89580009271061, 21213.794301586595867,
+     5394.1960214247511077, 687.1870074920579083, 42.313330701600911252, 1.0),
+)  # fmt: skip
+_QUANTILE_MIDDLE = (
+    (7.7454501427834140764e-4, 0.0227238449892691845833, 0.24178072517745061177, 1.27045825245236838258,
+     3.64784832476320460504, 5.7694972214606914055, 4.6303378461565452959, 1.42343711074968357734),
+    (1.05075007164441684324e-9, 5.475938084995344946e-4, 0.0151986665636164571966, 0.14810397642748007459,
+     0.68976733498510000455, 1.6763848301838038494, 2.05319162663775882187, 1.0),
+)  # fmt: skip
+_QUANTILE_TAIL = (
+    (2.01033439929228813265e-7, 2.71155556874348757815e-5, 0.0012426609473880784386, 0.026532189526576123093,
+     0.29656057182850489123, 1.7848265399172913358, 5.4637849111641143699, 6.6579046435011037772),
+    (2.04426310338993978564e-15, 1.4215117583164458887e-7, 1.8463183175100546818e-5, 7.868691311456132591e-4,
+     0.0148753612908506148525, 0.13692988092273580531, 0.59983220655588793769, 1.0),
+)  # fmt: skip
+_LOG_2 = 0.6931471805599453
+
+
+def reflect(x: Tensor) -> Tensor:
+    """Fold onto [0, 1] with period 2: `m > 1 ? 2 - m : m` with `m = |x| mod 2`.
+
+    Every operation is exact in floating point, so the fold is exact for any finite x. Infinities have no
+    place in the fold and give NaN.
+    """
+    m = torch.fmod(x.abs(), 2)
+    return torch.where(m > 1, 2 - m, m)
+
+
+def reflect_slope(x: Tensor) -> Tensor:
+    """Slope of `reflect` at x: 1 on [2k, 2k+1] for x >= 0, -1 on the other cells, mirrored for x < 0; NaN stays."""
+    m = torch.fmod(x.abs(), 2)
+    slope = torch.where(m > 1, -1.0, 1.0).to(x.dtype) + m * 0
+    return torch.where(x < 0, -slope, slope)
+
+
+def decode_chamber(soft_ranks: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Order and ranks of soft ranks (B, N): stable, ties to the lower item; masked-out items come last, by index."""
+    order = torch.argsort(soft_ranks, dim=1, stable=True)
+    if mask is not None:
+        is_padding = ~mask.gather(1, order)
+        order = order.gather(1, torch.argsort(is_padding, dim=1, stable=True))
+        # Padding is listed by index, whatever its soft ranks hold.
+        padding_by_item = torch.argsort(~mask, dim=1, stable=True)
+        order = torch.where(mask.gather(1, order), order, padding_by_item)
+    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    ranks = torch.empty_like(order).scatter_(1, order, places)
+    return order, ranks
+
+
+def pick(scores: Tensor, remaining: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Draw one item per row from the softmax over the remaining set by inverse CDF; greedy when uniform is None.
+
+    scores (B, N) float, remaining (B, N) bool, uniform (B,) in [0, 1) -> choice (B,) int64, log_prob (B,).
+    Scores of +inf share all the probability; a row whose remaining scores are all -inf is uniform.
+    """
+    if remaining.shape[0] > 0 and not bool(remaining.any(1).all()):
+        row = int((~remaining.any(1)).nonzero()[0])
+        raise RuntimeError(f"remaining must hold at least one item per row, got none in row {row}")
+    masked = scores.masked_fill(~remaining, -torch.inf)
+    if bool(masked.isnan().any()):
+        row = int(masked.isnan().any(1).nonzero()[0])
+        raise RuntimeError(f"scores must not be NaN where remaining is True, got NaN in row {row}")
+    top = masked.amax(1, keepdim=True)
+    relative = torch.where(masked == top, torch.zeros_like(masked), masked - top)
+    weight = torch.where(remaining, relative.exp(), torch.zeros_like(masked))
+    total = weight.sum(1, keepdim=True)
+    if uniform is None:
+        choice = torch.where(remaining & (masked == top), 1, 0).argmax(1)
+    else:
+        cumulative = weight.cumsum(1)
+        is_past = (cumulative > uniform[:, None].to(weight.dtype) * total) & (weight > 0)
+        # Rounding may leave no item past the target: then the last one of positive weight is meant.
+        last = weight.shape[1] - 1 - (weight > 0).flip(1).to(torch.int8).argmax(1)
+        choice = torch.where(is_past.any(1), is_past.to(torch.int8).argmax(1), last)
+    log_prob = (relative.gather(1, choice[:, None]) - total.log())[:, 0]
+    return choice, log_prob
+
+
+def _philox_words(samples: Tensor, seed: int, step: int, stream: int, blocks: int) -> list[Tensor]:
+    """Four 32-bit words (as int64 tensors (B, blocks)) of Philox-4x32-10 per counter."""
+    block = torch.arange(blocks, device=samples.device)[None, :]
+    zero = torch.zeros(samples.shape[0], blocks, dtype=torch.int64, device=samples.device)
+    c0, c1 = zero + block, zero + ((step & 0xFFFFFF) | (stream << 24))
+    c2, c3 = zero + (samples & _LOW_32)[:, None], zero + ((samples >> 32) & _LOW_32)[:, None]
+    k0, k1 = seed & _LOW_32, (seed >> 32) & _LOW_32
+    for _ in range(10):
+        # A product of two 32-bit words can pass 2^63; its low 64 bits are right all the same in wrapping arithmetic.
+        p0, p1 = c0 * _PHILOX_MULTIPLIER[0], c2 * _PHILOX_MULTIPLIER[1]
+        high0, low0 = (p0 >> 32) & _LOW_32, p0 & _LOW_32
+        high1, low1 = (p1 >> 32) & _LOW_32, p1 & _LOW_32
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + _PHILOX_WEYL[0]) & _LOW_32, (k1 + _PHILOX_WEYL[1]) & _LOW_32
+    return [c0, c1, c2, c3]
+
+
+def _random_bits(samples: Tensor, seed: int, step: int, stream: int, count: int) -> tuple[Tensor, Tensor]:
+    """High and low 32-bit words (B, count) of the 64 random bits behind each number."""
+    w0, w1, w2, w3 = _philox_words(samples, seed, step, stream, (count + 1) // 2)
+    high = torch.stack((w0, w2), -1).flatten(1)[:, :count]
+    low = torch.stack((w1, w3), -1).flatten(1)[:, :count]
+    return high, low
+
+
+def random_uniform(samples: Tensor, seed: int, step: int, stream: int, count: int, dtype: torch.dtype) -> Tensor:
+    """Uniform numbers in [0, 1) of shape (B, count), row b keyed by (seed, samples[b], step, stream).
+
+    One number takes 64 random bits: its leading 53 in float64, its leading 24 in float32.
+    """
+    high, low = _random_bits(samples, seed, step, stream, count)
+    if dtype == torch.float64:
+        return ((high << 21) | (low >> 11)).to(dtype) * 2.0**-53
+    return (high >> 8).to(dtype) * 2.0**-24
+
+
+def _horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
+    value = torch.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        value = value * x + coefficient
+    return value
+
+
+def _log(x: Tensor) -> Tensor:
+    """Natural logarithm by multiplications and additions only, so that every device rounds alike."""
+    mantissa, exponent = torch.frexp(x)  # mantissa in [0.5, 1)
+    is_low = mantissa < 0.7071067811865476
+    mantissa = torch.where(is_low, mantissa * 2, mantissa)
+    exponent = exponent.to(x.dtype) - is_low.to(x.dtype)
+    s = (mantissa - 1) / (mantissa + 1)
+    series = _horner(tuple(2.0 / k for k in range(21, 0, -2)), s * s)
+    return exponent * _LOG_2 + s * series
+
+
+def normal_quantile(p: Tensor) -> Tensor:
+    """Inverse of the normal distribution function for p in (0, 1), float64 (AS241)."""
+    q = p - 0.5
+    centre_argument = 0.180625 - q * q
+    tail_argument = (-_log(torch.where(q < 0, p, 1 - p))).sqrt()
+    middle, tail = tail_argument - 1.6, tail_argument - 5.0
+    in_tail = torch.where(
+        tail_argument <= 5.0,
+        _horner(_QUANTILE_MIDDLE[0], middle) / _horner(_QUANTILE_MIDDLE[1], middle),
+        _horner(_QUANTILE_TAIL[0], tail) / _horner(_QUANTILE_TAIL[1], tail),
+    )
+    in_centre = q * (_horner(_QUANTILE_CENTRE[0], centre_argument) / _horner(_QUANTILE_CENTRE[1], centre_argument))
+    return torch.where(q.abs() <= 0.425, in_centre, torch.where(q < 0, -in_tail, in_tail))
+
+
+def random_normal(samples: Tensor, seed: int, step: int, stream: int, count: int, dtype: torch.dtype) -> Tensor:
+    """Standard normal numbers (B, count): the quantile of the middle of a 52-bit cell of (0, 1), rounded to dtype."""
+    high, low = _random_bits(samples, seed, step, stream, count)
+    middle_of_cell = (((high << 20) | (low >> 12)).to(torch.float64) + 0.5) * 2.0**-52
+    return normal_quantile(middle_of_cell).to(dtype)
