@@ -65,10 +65,18 @@ def compiled_module() -> ModuleType:
     return import_module("softrank_ext._C")
 
 
+def installed_version() -> str:
+    """Version of the installed package, or "not installed" when it runs from a source tree on the reference."""
+    try:
+        return metadata.version("softrank_ext")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def build_info() -> dict[str, object]:
     """Version, torch built against and running, CUDA compiled or not, CPU capability in use, threads."""
     info: dict[str, object] = {
-        "version": metadata.version("softrank_ext"),
+        "version": installed_version(),
         "torch_running": torch.__version__,
         "threads": torch.get_num_threads(),
     }

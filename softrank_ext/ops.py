@@ -16,12 +16,15 @@ _library.define("pick(Tensor scores, Tensor remaining, Tensor? uniform) -> (Tens
 for _name in ("random_uniform", "random_normal"):
     _library.define(f"{_name}(Tensor samples, int seed, int step, int stream, int count, ScalarType dtype) -> Tensor")
 
+_library.define("cpu_capability() -> str")
+
 _default_kernels = {
     "reflect": reference.reflect,
     "decode_chamber": reference.decode_chamber,
     "pick": reference.pick,
     "random_uniform": reference.random_uniform,
     "random_normal": reference.random_normal,
+    "cpu_capability": lambda: "plain torch",
 }
 for _name, _kernel in _default_kernels.items():
     _library.impl(_name, _kernel, "CompositeExplicitAutograd")
