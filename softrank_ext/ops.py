@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext import reference
+from softrank_ext.permutations import check_slots
 
 _library = torch.library.Library("softrank_ext", "DEF")
 _library.define("reflect(Tensor x) -> Tensor")
@@ -15,6 +16,12 @@ _library.define("decode_chamber(Tensor soft_ranks, Tensor? mask) -> (Tensor orde
 _library.define("pick(Tensor scores, Tensor remaining, Tensor? uniform) -> (Tensor choice, Tensor log_prob)")
 for _name in ("random_uniform", "random_normal"):
     _library.define(f"{_name}(Tensor samples, int seed, int step, int stream, int count, ScalarType dtype) -> Tensor")
+_library.define(
+    "decode_order(Tensor[] weights, Tensor? packed, int heads, bool norm_first, Tensor memory, Tensor tokens, "
+    "Tensor start, Tensor places, Tensor head_keys, Tensor head_bias, Tensor mask, Tensor? uniform, "
+    "Tensor? forced_order, float temperature) -> (Tensor order, Tensor log_probs)"
+)
+_library.define("pack_decoder(Tensor[] weights) -> Tensor")
 
 _library.define("cpu_capability() -> str")
 
@@ -24,6 +31,8 @@ _default_kernels = {
     "pick": reference.pick,
     "random_uniform": reference.random_uniform,
     "random_normal": reference.random_normal,
+    "decode_order": reference.decode_order,
+    "pack_decoder": reference.pack_decoder,
     "cpu_capability": lambda: "plain torch",
 }
 for _name, _kernel in _default_kernels.items():
@@ -111,6 +120,100 @@ def pick(
     return torch.ops.softrank_ext.pick(scores, remaining, uniform)
 
 
+def decode_order(
+    weights: list[Tensor],
+    *,
+    heads: int,
+    norm_first: bool,
+    memory: Tensor,
+    tokens: Tensor,
+    start: Tensor,
+    places: Tensor,
+    head_keys: Tensor,
+    head_bias: Tensor,
+    mask: Tensor,
+    uniform: Tensor | None = None,
+    forced_order: Tensor | None = None,
+    temperature: float = 1.0,
+    packed: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Run a cached transformer decoder place by place: score the slots, pick one of those left (paper Algorithm 2).
+
+    The decoder's input is `start + places[0]`, then `tokens[b, last pick] + places[i]`; the scores at a place are
+    `state . head_keys + head_bias`. Layer norms have eps 1e-5, the feed-forward activation is ReLU, attention is scaled
+    by 1/sqrt(D/heads). A norm stands before each sublayer if norm_first, else after each sum; a final norm ends both.
+
+    weights: per layer the tensors of `reference.DecoderLayerWeights`, then weight and bias of the final norm.
+    memory (B, N, D): encoder output. tokens (B, N, D), start (B, D), places (N, D): decoder inputs, as above.
+    head_keys (B or 1, N, D), head_bias (B or 1, N). All of one dtype, float32 or float64.
+    mask (B, N) bool: True = real slot, in any pattern; what padded slots hold has no effect.
+    uniform (B, N) in [0, 1): the number that place i's inverse CDF is read at; None = the highest score.
+    forced_order (B, N) int64: score this order (real slots first) instead of choosing.
+    temperature: scores are divided by it. packed: `pack_decoder(weights)`, to share the packing between calls.
+    Returns order (B, N) int64, real slots as chosen, then padded ones by index, and log_probs (B, N) of the picks, 0 at
+    padded places. The last pick of a row has one candidate and log-probability 0. No gradient is recorded.
+    """
+    _check_decoder(weights, heads, memory)
+    B, N, D = memory.shape
+    for name, value, shapes in (
+        ("tokens", tokens, ((B, N, D),)),
+        ("start", start, ((B, D),)),
+        ("places", places, ((N, D),)),
+        ("head_keys", head_keys, ((B, N, D), (1, N, D))),
+        ("head_bias", head_bias, ((B, N), (1, N))),
+        ("uniform", uniform, ((B, N),)),
+    ):
+        if value is not None and (value.shape not in shapes or value.dtype != memory.dtype):
+            wanted = " or ".join(map(str, shapes))
+            raise ValueError(f"{name} must be {wanted} of memory's {memory.dtype}, got {_described(value)}")
+    if head_keys.shape[0] != head_bias.shape[0]:
+        raise ValueError(f"head_keys and head_bias must have as many rows, got {len(head_keys)} and {len(head_bias)}")
+    _check_bool_mask("mask", mask, "memory's slots", memory[..., 0])
+    if not 0 < temperature < float("inf"):
+        raise ValueError(
+            f"temperature must be positive and finite, got {temperature}; for greedy picks pass no uniform"
+        )
+    if forced_order is not None:
+        check_slots(forced_order, mask, "forced_order")
+        if uniform is not None:
+            raise ValueError("decode_order takes either uniform or forced_order, got both")
+    return torch.ops.softrank_ext.decode_order(
+        weights, packed, heads, norm_first, memory, tokens, start, places, head_keys, head_bias, mask, uniform,
+        forced_order, temperature,
+    )  # fmt: skip
+
+
+def pack_decoder(weights: list[Tensor]) -> Tensor:
+    """The weights of `decode_order` laid out for the kernel of their device; empty where it takes them as they are."""
+    return torch.ops.softrank_ext.pack_decoder(weights)
+
+
+def _check_decoder(weights: list[Tensor], heads: int, memory: Tensor) -> None:
+    _check_float_tensor("memory", memory, "(B, N, D)", 3)
+    names = reference.DecoderLayerWeights._fields
+    layers = (len(weights) - 2) // len(names)
+    if layers < 1 or len(weights) != layers * len(names) + 2:
+        raise ValueError(f"weights must be {len(names)} tensors per layer and 2 of the final norm, got {len(weights)}")
+    D = memory.shape[2]
+    if heads < 1 or D % heads != 0:
+        raise ValueError(f"heads must divide D = {D}, got {heads}")
+    hidden = weights[names.index("feed_in_bias")].shape[0]
+    rows = {"self_qkv": 3 * D, "memory_key_value": 2 * D, "feed_in": hidden}
+    expected = []
+    for name in names:
+        sublayer, kind = name.rsplit("_", 1)
+        columns = hidden if sublayer == "feed_out" else D
+        is_matrix = kind == "weight" and not sublayer.endswith("norm")
+        expected.append((rows.get(sublayer, D), columns) if is_matrix else (rows.get(sublayer, D),))
+    for i, (weight, shape) in enumerate(zip(weights, expected * layers + [(D,), (D,)], strict=True)):
+        if weight.shape != shape or weight.dtype != memory.dtype or weight.device != memory.device:
+            name = f"layer {i // len(names)} {names[i % len(names)]}" if i < len(weights) - 2 else "the final norm"
+            raise ValueError(
+                f"weights of {name} must be {shape} {memory.dtype} on {memory.device} to fit memory, "
+                f"got {_described(weight)} on {weight.device}"
+            )
+
+
 @torch.library.register_fake("softrank_ext::reflect")
 def _fake_reflect(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -136,6 +239,34 @@ def _fake_random(samples: Tensor, seed: int, step: int, stream: int, count: int,
 
 torch.library.register_fake("softrank_ext::random_uniform", _fake_random)
 torch.library.register_fake("softrank_ext::random_normal", _fake_random)
+
+
+@torch.library.register_fake("softrank_ext::decode_order")
+def _fake_decode_order(
+    weights: list[Tensor],
+    packed: Tensor | None,
+    heads: int,
+    norm_first: bool,
+    memory: Tensor,
+    tokens: Tensor,
+    start: Tensor,
+    places: Tensor,
+    head_keys: Tensor,
+    head_bias: Tensor,
+    mask: Tensor,
+    uniform: Tensor | None,
+    forced_order: Tensor | None,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    torch._check(memory.ndim == 3, lambda: f"memory must be (B, N, D), got {tuple(memory.shape)}")
+    torch._check(tokens.shape == memory.shape, lambda: "tokens must have the shape of memory")
+    torch._check(mask.shape == memory.shape[:2], lambda: "mask must be (B, N) as memory is (B, N, D)")
+    return memory.new_empty(mask.shape, dtype=torch.int64), memory.new_empty(mask.shape)
+
+
+@torch.library.register_fake("softrank_ext::pack_decoder")
+def _fake_pack_decoder(weights: list[Tensor]) -> Tensor:
+    return weights[0].new_empty(torch.library.get_ctx().new_dynamic_size())
 
 
 def _save_reflect_input(ctx, inputs, output) -> None:

@@ -62,6 +62,20 @@ def check_order(order: Tensor, name: str = "order") -> None:
         )
 
 
+def check_slots(order: Tensor, mask: Tensor | None, name: str = "order") -> None:
+    """Raise ValueError unless `order` (B, N) int64 holds each slot once per row, those that mask calls real first."""
+    check_order(order, name)
+    if mask is None:
+        return
+    if order.shape != mask.shape:
+        raise ValueError(f"{name} must have the shape of mask {tuple(mask.shape)}, got {tuple(order.shape)}")
+    is_real = mask.gather(1, order)
+    is_wrong = (is_real[:, 1:] & ~is_real[:, :-1]).any(1)
+    if bool(is_wrong.any()):
+        row = int(is_wrong.nonzero()[0])
+        raise ValueError(f"{name} must list real slots before padded ones, row {row} is {order[row].tolist()}")
+
+
 def chamber_margin(soft_ranks: Tensor, mask: Tensor | None = None) -> Tensor:
     """Distance of soft ranks to the nearest wall z_i = z_j of their chamber, in the sup norm: half the smallest gap.
 

@@ -4,7 +4,11 @@ These functions are registered as the dispatcher's default kernels, so they also
 no kernel of ours. They check nothing: `ops` does that at its door. `order[place] = item`, `ranks[item] = place`.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # Philox-4x32-10 of Salmon, Moraes, Dror and Shaw (SC 2011).
@@ -168,3 +172,237 @@ def random_normal(samples: Tensor, seed: int, step: int, stream: int, count: int
     high, low = _random_bits(samples, seed, step, stream, count)
     middle_of_cell = (((high << 20) | (low >> 12)).to(torch.float64) + 0.5) * 2.0**-52
     return normal_quantile(middle_of_cell).to(dtype)
+
+
+class DecoderLayerWeights(NamedTuple):
+    """The tensors of one decoder layer, in the order that `decode_order` takes them; F is the feed-forward width.
+
+    Every projection is applied as `x @ weight.T + bias`. `self_qkv` stacks queries, keys and values,
+    `memory_key_value` keys and values.
+    """
+
+    self_norm_weight: Tensor  # (D,)
+    self_norm_bias: Tensor
+    self_qkv_weight: Tensor  # (3D, D)
+    self_qkv_bias: Tensor
+    self_out_weight: Tensor  # (D, D)
+    self_out_bias: Tensor
+    memory_norm_weight: Tensor  # (D,)
+    memory_norm_bias: Tensor
+    memory_query_weight: Tensor  # (D, D)
+    memory_query_bias: Tensor
+    memory_key_value_weight: Tensor  # (2D, D)
+    memory_key_value_bias: Tensor
+    memory_out_weight: Tensor  # (D, D)
+    memory_out_bias: Tensor
+    feed_norm_weight: Tensor  # (D,)
+    feed_norm_bias: Tensor
+    feed_in_weight: Tensor  # (F, D)
+    feed_in_bias: Tensor
+    feed_out_weight: Tensor  # (D, F)
+    feed_out_bias: Tensor
+
+
+def pack_decoder(weights: list[Tensor]) -> Tensor:
+    """The decoder's weights as a kernel wants them laid out; plain torch takes them as they are: an empty tensor."""
+    return weights[0].new_empty(0)
+
+
+@torch.no_grad()
+def decode_order(
+    weights: list[Tensor],
+    packed: Tensor | None,
+    heads: int,
+    norm_first: bool,
+    memory: Tensor,
+    tokens: Tensor,
+    start: Tensor,
+    places: Tensor,
+    head_keys: Tensor,
+    head_bias: Tensor,
+    mask: Tensor,
+    uniform: Tensor | None,
+    forced_order: Tensor | None,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Run the decoder place by place with key and value caches; see `ops.decode_order` for the arguments."""
+    layers, final_norm = _split_weights(weights)
+    memory, tokens, attended = _without_padding(memory, tokens, mask)
+    memory_keys_values = [_memory_keys_values(layer, memory, heads) for layer in layers]
+    B, N, D = memory.shape
+    caches = [memory.new_empty(2, B, heads, N, D // heads) for _ in layers]
+    rows = torch.arange(B, device=memory.device)
+
+    def scores_at(step: int, last_choice: Tensor | None) -> Tensor:
+        token = start if last_choice is None else tokens[rows, last_choice]  # (B, D)
+        x = (token + places[step])[:, None]  # (B, 1, D)
+        for layer, memory_key_value, cache in zip(layers, memory_keys_values, caches, strict=True):
+            x = _decoder_layer(layer, x, heads, norm_first, memory_key_value, attended, cache, step)
+        return _head_scores(F.layer_norm(x[:, 0], (D,), *final_norm), head_keys, head_bias)
+
+    return _pick_each_place(scores_at, mask, memory.dtype, uniform, forced_order, temperature)
+
+
+@torch.no_grad()
+def decode_order_uncached(
+    weights: list[Tensor],
+    packed: Tensor | None,
+    heads: int,
+    norm_first: bool,
+    memory: Tensor,
+    tokens: Tensor,
+    start: Tensor,
+    places: Tensor,
+    head_keys: Tensor,
+    head_bias: Tensor,
+    mask: Tensor,
+    uniform: Tensor | None,
+    forced_order: Tensor | None,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """`decode_order` without caches: each place re-runs the decoder over the whole prefix, memory keys included."""
+    layers, final_norm = _split_weights(weights)
+    memory, tokens, attended = _without_padding(memory, tokens, mask)
+    B, N, D = memory.shape
+    inputs = memory.new_empty(B, N, D)
+    rows = torch.arange(B, device=memory.device)
+
+    def scores_at(step: int, last_choice: Tensor | None) -> Tensor:
+        inputs[:, step] = (start if last_choice is None else tokens[rows, last_choice]) + places[step]
+        x = inputs[:, : step + 1]  # (B, step + 1, D)
+        for layer in layers:
+            x = _decoder_layer(layer, x, heads, norm_first, _memory_keys_values(layer, memory, heads), attended)
+        return _head_scores(F.layer_norm(x[:, -1], (D,), *final_norm), head_keys, head_bias)
+
+    return _pick_each_place(scores_at, mask, memory.dtype, uniform, forced_order, temperature)
+
+
+@torch.no_grad()
+def decode_scores(
+    scores: Tensor, mask: Tensor, uniform: Tensor | None, forced_order: Tensor | None, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """`decode_order` for scores (B, place, slot) that do not depend on earlier picks, as those of GPL and PL."""
+    return _pick_each_place(lambda step, _: scores[:, step], mask, scores.dtype, uniform, forced_order, temperature)
+
+
+def _pick_each_place(
+    scores_at: Callable[[int, Tensor | None], Tensor],
+    mask: Tensor,
+    dtype: torch.dtype,
+    uniform: Tensor | None,
+    forced_order: Tensor | None,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Pick a slot per place; `scores_at(step, last choice)` gives the scores (B, N) of the slots for place `step`.
+
+    The last real slot of a row is what is left: nothing is scored for it, its log-probability is 0. A row that has
+    come so far while others go on keeps that slot as its only candidate and draws it again with log-probability 0.
+    """
+    B, N = mask.shape
+    slots = torch.arange(N, device=mask.device)
+    count = mask.sum(1)  # (B,)
+    is_left_alone = count[:, None] <= slots + 1  # (B, step): one candidate or none
+    remaining = mask | ((count[:, None] == 0) & (slots == 0))
+    log_probs = torch.zeros(B, N, dtype=dtype, device=mask.device)
+    place_of_slot = torch.where(mask, N, N + 1)
+    choice = None
+    for step in range(int(count.max()) - 1 if B > 0 else 0):
+        scores = scores_at(step, choice)
+        if temperature != 1.0:
+            scores = scores / temperature
+        if forced_order is None:
+            step_uniform = None if uniform is None else uniform[:, step].contiguous()
+            choice, log_probs[:, step] = torch.ops.softrank_ext.pick(scores, remaining, step_uniform)
+        else:
+            choice = forced_order[:, step]
+            log_prob = scores.masked_fill(~remaining, -torch.inf).log_softmax(1).gather(1, choice[:, None])[:, 0]
+            log_probs[:, step] = log_prob.masked_fill(is_left_alone[:, step], 0.0)
+        remaining.scatter_(1, choice[:, None], is_left_alone[:, step : step + 1])
+        place_of_slot.scatter_(1, choice[:, None], step)
+    if forced_order is not None:
+        ranks = torch.empty_like(forced_order).scatter_(1, forced_order, slots.expand(B, N))
+        place_of_slot = torch.where(mask, ranks, N + 1)
+    return torch.argsort(place_of_slot, dim=1, stable=True), log_probs
+
+
+def _split_weights(weights: list[Tensor]) -> tuple[list[DecoderLayerWeights], list[Tensor]]:
+    """The decoder's layers, and weight and bias of its final norm."""
+    count = len(DecoderLayerWeights._fields)
+    layers = [DecoderLayerWeights(*weights[i : i + count]) for i in range(0, len(weights) - 2, count)]
+    return layers, weights[-2:]
+
+
+def _without_padding(memory: Tensor, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Memory and tokens with padding zeroed, and which slots are attended to: bool (B, 1, 1, N), None for all."""
+    if bool(mask.all()):
+        return memory, tokens, None
+    is_padding = ~mask[..., None]  # (B, N, 1)
+    # A row of padding alone attends to its zeros: a softmax over nothing would be NaN.
+    attended = mask | ~mask.any(1, keepdim=True)
+    return memory.masked_fill(is_padding, 0.0), tokens.masked_fill(is_padding, 0.0), attended[:, None, None]
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    B, length, D = x.shape
+    return x.view(B, length, heads, D // heads).transpose(1, 2)  # (B, H, length, D / H)
+
+
+def _merge_heads(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).flatten(2)  # (B, length, D)
+
+
+def _memory_keys_values(layer: DecoderLayerWeights, memory: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    keys, values = F.linear(memory, layer.memory_key_value_weight, layer.memory_key_value_bias).chunk(2, -1)
+    return _split_heads(keys, heads), _split_heads(values, heads)
+
+
+def _decoder_layer(
+    layer: DecoderLayerWeights,
+    x: Tensor,
+    heads: int,
+    norm_first: bool,
+    memory_key_value: tuple[Tensor, Tensor],
+    attended: Tensor | None,
+    cache: Tensor | None = None,
+    step: int = 0,
+) -> Tensor:
+    """One layer on x: a whole prefix (B, length, D), or with a cache (2, B, H, N, D / H) its last entry (B, 1, D)."""
+
+    def self_attention(y: Tensor) -> Tensor:
+        query, key, value = (
+            _split_heads(part, heads) for part in F.linear(y, layer.self_qkv_weight, layer.self_qkv_bias).chunk(3, -1)
+        )
+        if cache is None:
+            attention = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            cache[0, :, :, step : step + 1] = key
+            cache[1, :, :, step : step + 1] = value
+            attention = F.scaled_dot_product_attention(query, *cache[:, :, :, : step + 1])
+        return F.linear(_merge_heads(attention), layer.self_out_weight, layer.self_out_bias)
+
+    def memory_attention(y: Tensor) -> Tensor:
+        query = _split_heads(F.linear(y, layer.memory_query_weight, layer.memory_query_bias), heads)
+        attention = F.scaled_dot_product_attention(query, *memory_key_value, attn_mask=attended)
+        return F.linear(_merge_heads(attention), layer.memory_out_weight, layer.memory_out_bias)
+
+    def feed_forward(y: Tensor) -> Tensor:
+        hidden = F.relu(F.linear(y, layer.feed_in_weight, layer.feed_in_bias))
+        return F.linear(hidden, layer.feed_out_weight, layer.feed_out_bias)
+
+    for sublayer, norm_weight, norm_bias in (
+        (self_attention, layer.self_norm_weight, layer.self_norm_bias),
+        (memory_attention, layer.memory_norm_weight, layer.memory_norm_bias),
+        (feed_forward, layer.feed_norm_weight, layer.feed_norm_bias),
+    ):
+        if norm_first:
+            x = x + sublayer(F.layer_norm(x, norm_weight.shape, norm_weight, norm_bias))
+        else:
+            x = F.layer_norm(x + sublayer(x), norm_weight.shape, norm_weight, norm_bias)
+    return x
+
+
+def _head_scores(state: Tensor, head_keys: Tensor, head_bias: Tensor) -> Tensor:
+    """`state . head_keys + head_bias`: state (B, D), head_keys (B or 1, N, D), head_bias (B or 1, N) -> (B, N)."""
+    if head_keys.shape[0] == 1:
+        return F.linear(state, head_keys[0], head_bias[0])
+    return torch.baddbmm(head_bias[..., None], head_keys, state[..., None])[..., 0]
