@@ -152,11 +152,19 @@ def _log(x: Tensor) -> Tensor:
     return exponent * _LOG_2 + s * series
 
 
+def _sqrt(x: Tensor) -> Tensor:
+    """Square root of x in [0.5, 40] by Heron's rule: torch's own is not correctly rounded on every processor."""
+    root = 1.0 + 0.15 * x
+    for _ in range(5):
+        root = 0.5 * (root + x / root)
+    return root
+
+
 def normal_quantile(p: Tensor) -> Tensor:
     """Inverse of the normal distribution function for p in (0, 1), float64 (AS241)."""
     q = p - 0.5
     centre_argument = 0.180625 - q * q
-    tail_argument = (-_log(torch.where(q < 0, p, 1 - p))).sqrt()
+    tail_argument = _sqrt(-_log(torch.where(q < 0, p, 1 - p)))
     middle, tail = tail_argument - 1.6, tail_argument - 5.0
     in_tail = torch.where(
         tail_argument <= 5.0,

@@ -1,0 +1,16 @@
+// Chamber decoding: the total order of (soft rank, item) pairs.
+#pragma once
+
+#include <cstdint>
+
+#include "host_device.h"
+
+namespace softrank {
+
+// Ties go to the lower item, and 0 equals -0, so the order is that of a stable sort.
+template <typename T>
+SOFTRANK_ROW bool comes_before(T value, int64_t item, T other_value, int64_t other_item) {
+  return value < other_value || (value == other_value && item < other_item);
+}
+
+}  // namespace softrank

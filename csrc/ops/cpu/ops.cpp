@@ -1,0 +1,168 @@
+// The CPU ops on tensors: rows in parallel, each by a kernel of the table. LibTorch stable ABI only.
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "row_kernels.h"
+
+namespace softrank {
+namespace {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// Rows per task such that a task is worth starting a thread for.
+int64_t rows_per_task(int64_t work_per_row) { return 1 + 16384 / (work_per_row + 1); }
+
+// Calls `body` with a null pointer of the tensor's number type.
+template <typename Body>
+auto with_number_type(const Tensor& tensor, const char* name, Body body) {
+  if (tensor.scalar_type() == ScalarType::Float) return body(static_cast<float*>(nullptr));
+  STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Double, name, " must be float32 or float64");
+  return body(static_cast<double*>(nullptr));
+}
+
+template <typename T>
+const T* data_of(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+
+template <typename T>
+T* mutable_data_of(const Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+Tensor reflect(const Tensor& x) {
+  const Tensor input = torch::stable::contiguous(x);
+  const Tensor out = torch::stable::empty_like(input);
+  with_number_type(input, "x", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const T* from = data_of<T>(input);
+    T* to = mutable_data_of<T>(out);
+    const auto kernel = row_kernels<T>().reflect;
+    torch::stable::parallel_for(0, input.numel(), 32768, [=](int64_t begin, int64_t end) {
+      kernel(from + begin, to + begin, end - begin);
+    });
+  });
+  return out;
+}
+
+std::tuple<Tensor, Tensor> decode_chamber(const Tensor& soft_ranks, const std::optional<Tensor>& mask) {
+  STD_TORCH_CHECK(soft_ranks.dim() == 2, "soft_ranks must be (B, N), got ", soft_ranks.dim(), " dimensions");
+  const int64_t rows = soft_ranks.size(0), n = soft_ranks.size(1);
+  const Tensor values = torch::stable::contiguous(soft_ranks);
+  const std::optional<Tensor> real = mask ? std::optional(torch::stable::contiguous(*mask)) : std::nullopt;
+  const Tensor order = torch::stable::new_empty(soft_ranks, {rows, n}, ScalarType::Long);
+  const Tensor ranks = torch::stable::new_empty(soft_ranks, {rows, n}, ScalarType::Long);
+  with_number_type(soft_ranks, "soft_ranks", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const T* from = data_of<T>(values);
+    const bool* is_real = real ? data_of<bool>(*real) : nullptr;
+    int64_t* order_data = mutable_data_of<int64_t>(order);
+    int64_t* ranks_data = mutable_data_of<int64_t>(ranks);
+    const auto kernel = row_kernels<T>().decode_chamber;
+    torch::stable::parallel_for(0, rows, rows_per_task(16 * n), [=](int64_t begin, int64_t end) {
+      const auto scratch = std::make_unique_for_overwrite<char[]>(chamber_scratch_bytes(n));
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t at = row * n;
+        kernel(from + at, is_real == nullptr ? nullptr : is_real + at, n, order_data + at, ranks_data + at,
+               scratch.get());
+      }
+    });
+  });
+  return {order, ranks};
+}
+
+std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, const std::optional<Tensor>& uniform) {
+  STD_TORCH_CHECK(scores.dim() == 2, "scores must be (B, N), got ", scores.dim(), " dimensions");
+  const int64_t rows = scores.size(0), n = scores.size(1);
+  const Tensor values = torch::stable::contiguous(scores);
+  const Tensor allowed = torch::stable::contiguous(remaining);
+  const std::optional<Tensor> draws = uniform ? std::optional(torch::stable::contiguous(*uniform)) : std::nullopt;
+  const Tensor choice = torch::stable::new_empty(scores, {rows}, ScalarType::Long);
+  const Tensor log_prob = torch::stable::new_empty(scores, {rows}, scores.scalar_type());
+  std::atomic<int64_t> empty_row{-1}, nan_row{-1};
+  with_number_type(scores, "scores", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const T* score_data = data_of<T>(values);
+    const bool* allowed_data = data_of<bool>(allowed);
+    const T* draw_data = draws ? data_of<T>(*draws) : nullptr;
+    int64_t* choice_data = mutable_data_of<int64_t>(choice);
+    T* log_prob_data = mutable_data_of<T>(log_prob);
+    const auto kernel = row_kernels<T>().pick;
+    torch::stable::parallel_for(0, rows, rows_per_task(8 * n), [&](int64_t begin, int64_t end) {
+      std::vector<T> weights(pick_scratch_numbers(n));
+      for (int64_t row = begin; row < end; ++row) {
+        const PickFailure failure =
+            kernel(score_data + row * n, allowed_data + row * n, draw_data == nullptr ? nullptr : draw_data + row, n,
+                   choice_data + row, log_prob_data + row, weights.data());
+        if (failure == PickFailure::nothing_remains) empty_row = row;
+        if (failure == PickFailure::score_is_nan) nan_row = row;
+      }
+    });
+  });
+  STD_TORCH_CHECK(empty_row < 0, "remaining must hold at least one item per row, got none in row ", empty_row.load());
+  STD_TORCH_CHECK(nan_row < 0, "scores must not be NaN where remaining is True, got NaN in row ", nan_row.load());
+  return {choice, log_prob};
+}
+
+// Both distributions: `kernel_of` takes the kernel out of the table.
+template <typename KernelOf>
+Tensor random_numbers(const Tensor& samples, int64_t seed, int64_t step, int64_t stream, int64_t count, ScalarType dtype,
+                      KernelOf kernel_of) {
+  STD_TORCH_CHECK(samples.dim() == 1, "samples must be (B,), got ", samples.dim(), " dimensions");
+  const int64_t rows = samples.size(0);
+  const Tensor sample_ids = torch::stable::contiguous(samples);
+  const Tensor out = torch::stable::new_empty(samples, {rows, count}, dtype);
+  const uint32_t step_and_stream = uint32_t(step & 0xFFFFFF) | uint32_t(stream) << 24;
+  with_number_type(out, "dtype", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const int64_t* ids = data_of<int64_t>(sample_ids);
+    T* to = mutable_data_of<T>(out);
+    const auto kernel = kernel_of(row_kernels<T>());
+    torch::stable::parallel_for(0, rows, rows_per_task(8 * count), [=](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        kernel(uint64_t(seed), uint64_t(ids[row]), step_and_stream, count, to + row * count);
+      }
+    });
+  });
+  return out;
+}
+
+Tensor random_uniform(const Tensor& samples, int64_t seed, int64_t step, int64_t stream, int64_t count,
+                      ScalarType dtype) {
+  return random_numbers(samples, seed, step, stream, count, dtype,
+                        [](const auto& kernels) { return kernels.random_uniform; });
+}
+
+Tensor random_normal(const Tensor& samples, int64_t seed, int64_t step, int64_t stream, int64_t count,
+                     ScalarType dtype) {
+  return random_numbers(samples, seed, step, stream, count, dtype,
+                        [](const auto& kernels) { return kernels.random_normal; });
+}
+
+std::string cpu_capability() { return cpu_kernels().capability; }
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CPU, m) {
+  m.impl("reflect", TORCH_BOX(&reflect));
+  m.impl("decode_chamber", TORCH_BOX(&decode_chamber));
+  m.impl("pick", TORCH_BOX(&pick));
+  m.impl("random_uniform", TORCH_BOX(&random_uniform));
+  m.impl("random_normal", TORCH_BOX(&random_normal));
+}
+
+// Without a tensor argument there is no key to choose by: this one is called directly.
+STABLE_TORCH_LIBRARY_IMPL(softrank_ext, BackendSelect, m) { m.impl("cpu_capability", TORCH_BOX(&cpu_capability)); }
+
+}  // namespace softrank
