@@ -19,6 +19,9 @@ struct PhiloxBlock {
 SOFTRANK_ROW PhiloxBlock philox_block(uint64_t seed, uint64_t sample, uint32_t step_and_stream, uint32_t pair) {
   uint32_t c0 = pair, c1 = step_and_stream, c2 = uint32_t(sample), c3 = uint32_t(sample >> 32);
   uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+#if defined(__GNUC__) && !defined(__CUDACC__)
+#pragma GCC unroll 10  // unrolled, a loop over blocks becomes vector code
+#endif
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t(0xD2511F53u) * c0;
     const uint64_t p1 = uint64_t(0xCD9E8D57u) * c2;
@@ -66,8 +69,8 @@ SOFTRANK_ROW double portable_sqrt(double x) {
   return root;
 }
 
-// Inverse of the normal distribution function for p in (0, 1): Wichura's AS241 (PPND16).
-SOFTRANK_ROW double normal_quantile(double p) {
+// The normal quantile at 1/2 + q in Wichura's AS241 (PPND16), for |q| <= 0.425.
+SOFTRANK_ROW double normal_quantile_centre(double q) {
   const double centre_top[8] = {2509.0809287301226727, 33430.575583588128105, 67265.770927008700853,
                                 45921.953931549871457, 13731.693765509461125, 1971.5909503065514427,
                                 133.14166789178437745, 3.387132872796366608};
@@ -79,6 +82,12 @@ SOFTRANK_ROW double normal_quantile(double p) {
                                    687.1870074920579083,
                                    42.313330701600911252,
                                    1.0};
+  const double argument = 0.180625 - q * q;
+  return q * (polynomial(centre_top, argument) / polynomial(centre_bottom, argument));
+}
+
+// The same for |q| > 0.425.
+SOFTRANK_ROW double normal_quantile_tail(double q) {
   const double middle_top[8] = {7.7454501427834140764e-4, 0.0227238449892691845833, 0.24178072517745061177,
                                 1.27045825245236838258,   3.64784832476320460504,   5.7694972214606914055,
                                 4.6303378461565452959,    1.42343711074968357734};
@@ -101,21 +110,24 @@ SOFTRANK_ROW double normal_quantile(double p) {
                                  0.13692988092273580531,
                                  0.59983220655588793769,
                                  1.0};
-  const double q = p - 0.5;
-  if (q >= -0.425 && q <= 0.425) {
-    const double argument = 0.180625 - q * q;
-    return q * (polynomial(centre_top, argument) / polynomial(centre_bottom, argument));
-  }
+  const double p = q + 0.5;
   const double r = portable_sqrt(-portable_log(q < 0 ? p : 1 - p));
   const double magnitude = r <= 5.0 ? polynomial(middle_top, r - 1.6) / polynomial(middle_bottom, r - 1.6)
                                     : polynomial(tail_top, r - 5.0) / polynomial(tail_bottom, r - 5.0);
   return q < 0 ? -magnitude : magnitude;
 }
 
-// The quantile of the middle of a 52-bit cell: never 0 or 1, symmetric about one half.
+SOFTRANK_ROW bool is_in_centre(double q) { return q >= -0.425 && q <= 0.425; }
+
+// The middle of the 52-bit cell of (0, 1) that the bits name, less one half: never at an end, symmetric about 0.
+SOFTRANK_ROW double centred_cell(uint32_t high, uint32_t low) {
+  return (double((uint64_t(high) << 20) | (low >> 12)) + 0.5) * 0x1p-52 - 0.5;
+}
+
 template <typename T>
 SOFTRANK_ROW void normal_of_bits(uint32_t high, uint32_t low, T& out) {
-  out = T(normal_quantile((double((uint64_t(high) << 20) | (low >> 12)) + 0.5) * 0x1p-52));
+  const double q = centred_cell(high, low);
+  out = T(is_in_centre(q) ? normal_quantile_centre(q) : normal_quantile_tail(q));
 }
 
 }  // namespace softrank
