@@ -4,6 +4,8 @@
 Random numbers are arguments, never drawn inside an op that uses them.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -276,11 +278,11 @@ def _fake_pack_decoder(weights: list[Tensor]) -> Tensor:
     return weights[0].new_empty(torch.library.get_ctx().new_dynamic_size())
 
 
-def _save_reflect_input(ctx, inputs, output) -> None:
+def _save_reflect_input(ctx: Any, inputs: tuple, output: Any) -> None:
     ctx.save_for_backward(inputs[0])
 
 
-def _reflect_gradient(ctx, grad: Tensor) -> Tensor:
+def _reflect_gradient(ctx: Any, grad: Tensor) -> Tensor:
     (x,) = ctx.saved_tensors
     return grad * reference.reflect_slope(x)
 
@@ -288,14 +290,14 @@ def _reflect_gradient(ctx, grad: Tensor) -> Tensor:
 torch.library.register_autograd("softrank_ext::reflect", _reflect_gradient, setup_context=_save_reflect_input)
 
 
-def _save_pick_inputs(ctx, inputs, output) -> None:
+def _save_pick_inputs(ctx: Any, inputs: tuple, output: Any) -> None:
     scores, remaining, _ = inputs
     choice, _ = output
     ctx.mark_non_differentiable(choice)
     ctx.save_for_backward(scores, remaining, choice)
 
 
-def _pick_gradient(ctx, _, grad_log_prob: Tensor) -> tuple[Tensor, None, None]:
+def _pick_gradient(ctx: Any, _: Any, grad_log_prob: Tensor) -> tuple[Tensor, None, None]:
     """d log_prob / d scores = one_hot(choice) - softmax over the remaining set (the score function)."""
     scores, remaining, choice = ctx.saved_tensors
     probabilities = scores.masked_fill(~remaining, -torch.inf).softmax(1)

@@ -234,7 +234,8 @@ def decode_order(
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
     """Run the decoder place by place with key and value caches; see `ops.decode_order` for the arguments."""
-    layers, final_norm = _split_weights(weights)
+    layers = _layers_of(weights)
+    final_norm_weight, final_norm_bias = weights[-2:]
     memory, tokens, attended = _without_padding(memory, tokens, mask)
     memory_keys_values = [_memory_keys_values(layer, memory, heads) for layer in layers]
     B, N, D = memory.shape
@@ -246,7 +247,7 @@ def decode_order(
         x = (token + places[step])[:, None]  # (B, 1, D)
         for layer, memory_key_value, cache in zip(layers, memory_keys_values, caches, strict=True):
             x = _decoder_layer(layer, x, heads, norm_first, memory_key_value, attended, cache, step)
-        return _head_scores(F.layer_norm(x[:, 0], (D,), *final_norm), head_keys, head_bias)
+        return _head_scores(F.layer_norm(x[:, 0], (D,), final_norm_weight, final_norm_bias), head_keys, head_bias)
 
     return _pick_each_place(scores_at, mask, memory.dtype, uniform, forced_order, temperature)
 
@@ -269,7 +270,8 @@ def decode_order_uncached(
     temperature: float,
 ) -> tuple[Tensor, Tensor]:
     """`decode_order` without caches: each place re-runs the decoder over the whole prefix, memory keys included."""
-    layers, final_norm = _split_weights(weights)
+    layers = _layers_of(weights)
+    final_norm_weight, final_norm_bias = weights[-2:]
     memory, tokens, attended = _without_padding(memory, tokens, mask)
     B, N, D = memory.shape
     inputs = memory.new_empty(B, N, D)
@@ -280,7 +282,7 @@ def decode_order_uncached(
         x = inputs[:, : step + 1]  # (B, step + 1, D)
         for layer in layers:
             x = _decoder_layer(layer, x, heads, norm_first, _memory_keys_values(layer, memory, heads), attended)
-        return _head_scores(F.layer_norm(x[:, -1], (D,), *final_norm), head_keys, head_bias)
+        return _head_scores(F.layer_norm(x[:, -1], (D,), final_norm_weight, final_norm_bias), head_keys, head_bias)
 
     return _pick_each_place(scores_at, mask, memory.dtype, uniform, forced_order, temperature)
 
@@ -333,11 +335,9 @@ def _pick_each_place(
     return torch.argsort(place_of_slot, dim=1, stable=True), log_probs
 
 
-def _split_weights(weights: list[Tensor]) -> tuple[list[DecoderLayerWeights], list[Tensor]]:
-    """The decoder's layers, and weight and bias of its final norm."""
+def _layers_of(weights: list[Tensor]) -> list[DecoderLayerWeights]:
     count = len(DecoderLayerWeights._fields)
-    layers = [DecoderLayerWeights(*weights[i : i + count]) for i in range(0, len(weights) - 2, count)]
-    return layers, weights[-2:]
+    return [DecoderLayerWeights(*weights[i : i + count]) for i in range(0, len(weights) - 2, count)]
 
 
 def _without_padding(memory: Tensor, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

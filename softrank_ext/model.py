@@ -1,0 +1,598 @@
+"""The network that predicts a clean order from a shuffled instance: paper section 3.3.
+
+An instance is seen slot by slot: `items` (B, N, ...) stand in the order of the noisy soft ranks, and orders here are
+over those slots, `order[place] = slot`. `mask` (B, N) is True for real slots; padding may stand anywhere and hold
+anything.
+An order's probability is stagewise (paper eq. 7): at each place a softmax of scores over the slots that remain.
+Four heads give the scores. `pointer` and `linear` (cGPL, eqs. 9 and 12) read them off a causal decoder, so that they
+depend on the picks so far. `gpl` and `pl` use the encoder alone: scores per place and slot (eq. 8), or per slot only.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from softrank_ext import ops, reference
+from softrank_ext.permutations import arrange, check_slots, ranks_of
+
+HEADS = ("pointer", "linear", "gpl", "pl")
+DECODER_HEADS = ("pointer", "linear")
+TIMES = ("grid", "continuous")
+_TIME_FEATURES = 256
+_MAXIMAL_PERIOD = 10000.0
+
+
+@dataclass(frozen=True)
+class SoftRankConfig:
+    """Sizes and choices of a `SoftRankModel`.
+
+    d_model, feed_forward: widths. heads: attention heads. encoder_layers, decoder_layers: the latter 0 for gpl and pl.
+    dropout: in training only. head: one of HEADS. max_items: the largest N of a linear head, None for the others.
+    norm_first: layer norm before each sublayer (True) or after each sum. time, steps: the time embedding reads the step
+    index `t * steps` ("grid") or `1000 t` ("continuous"). embedder: {"kind": a name in EMBEDDERS, and its arguments},
+    or None if the model is given an embedder module.
+    """
+
+    d_model: int = 128
+    feed_forward: int = 512
+    heads: int = 8
+    encoder_layers: int = 3
+    decoder_layers: int = 4
+    dropout: float = 0.1
+    head: str = "pointer"
+    max_items: int | None = None
+    norm_first: bool = True
+    time: str = "grid"
+    steps: int = 5
+    embedder: Mapping[str, object] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "feed_forward", "heads", "encoder_layers", "steps"):
+            _check_integer(name, getattr(self, name), 1)
+        _check_integer("decoder_layers", self.decoder_layers, 0)
+        if self.d_model % 2 != 0 or self.d_model % self.heads != 0:
+            raise ValueError(f"d_model must be even and a multiple of heads = {self.heads}, got {self.d_model}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        if not isinstance(self.norm_first, bool):
+            raise ValueError(f"norm_first must be True or False, got {self.norm_first!r}")
+        for name, allowed in (("head", HEADS), ("time", TIMES)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if (self.decoder_layers > 0) != (self.head in DECODER_HEADS):
+            wanted = "at least 1" if self.head in DECODER_HEADS else "0: it reads the encoder alone"
+            raise ValueError(f"decoder_layers of a {self.head} head must be {wanted}, got {self.decoder_layers}")
+        if self.head == "linear":
+            if self.max_items is None:
+                raise ValueError("max_items must be given for a linear head: the largest N that it will see")
+            _check_integer("max_items", self.max_items, 1)
+        elif self.max_items is not None:
+            raise ValueError(f"max_items is for a linear head, a {self.head} head takes any N; got {self.max_items}")
+
+
+def _check_integer(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+# Layers as in the paper, widths as in the published SymmetricDiffusers files. The paper prints the two widths the other
+# way round; the "-as-printed" presets follow it. Vary one with dataclasses.replace.
+PRESETS = {
+    "mnist": SoftRankConfig(),
+    "jigsaw": SoftRankConfig(),
+    "tsp": SoftRankConfig(d_model=256, feed_forward=1024, encoder_layers=8, decoder_layers=8),
+    "mnist-as-printed": SoftRankConfig(d_model=512, feed_forward=128),
+    "jigsaw-as-printed": SoftRankConfig(d_model=512, feed_forward=128),
+    "tsp-as-printed": SoftRankConfig(d_model=1024, feed_forward=256, encoder_layers=8, decoder_layers=8),
+}
+
+
+class LinearEmbedder(nn.Module):
+    """Items that are feature vectors, (B, N, features) float -> (B, N, D)."""
+
+    item_ndim = 1
+
+    def __init__(self, d_model: int, features: int) -> None:
+        super().__init__()
+        self.projection = nn.Linear(features, d_model)
+
+    def forward(self, items: Tensor) -> Tensor:
+        features = self.projection.in_features
+        if not items.is_floating_point() or items.shape[-1] != features:
+            raise ValueError(f"items must be (B, N, {features}) float, got {tuple(items.shape)} {items.dtype}")
+        return self.projection(items)
+
+
+class LearnedEmbedder(nn.Module):
+    """Items that are ids from 0 to num_items - 1, (B, N) int64 -> (B, N, D)."""
+
+    item_ndim = 0
+
+    def __init__(self, d_model: int, num_items: int) -> None:
+        super().__init__()
+        self.vectors = nn.Embedding(num_items, d_model)
+
+    def forward(self, items: Tensor) -> Tensor:
+        if items.dtype != torch.int64:
+            raise ValueError(f"items must be (B, N) int64, got {tuple(items.shape)} {items.dtype}")
+        if items.numel() > 0 and not 0 <= int(items.min()) <= int(items.max()) < self.vectors.num_embeddings:
+            raise ValueError(
+                f"items must be ids from 0 to {self.vectors.num_embeddings - 1}, "
+                f"got {int(items.min())} to {int(items.max())}"
+            )
+        return self.vectors(items)
+
+
+# An embedder maps items (B, N, ...) to (B, N, D). If it says its item_ndim, the number of dimensions of one item,
+# `sample` also takes a single instance (N, ...).
+EMBEDDERS: dict[str, Callable[..., nn.Module]] = {"linear": LinearEmbedder, "learned": LearnedEmbedder}
+
+
+def make_embedder(d_model: int, embedder: Mapping[str, object]) -> nn.Module:
+    """The registered embedder that a config's `embedder` names."""
+    arguments = dict(embedder)
+    kind = arguments.pop("kind", None)
+    if kind not in EMBEDDERS:
+        raise ValueError(f"embedder kind must be one of {', '.join(EMBEDDERS)}, got {kind!r}")
+    try:
+        return EMBEDDERS[str(kind)](d_model, **arguments)
+    except TypeError as error:
+        raise ValueError(f"embedder of kind {kind!r} does not take {arguments}: {error}") from error
+
+
+def sine_cosine(length: int, d_model: int, like: Tensor) -> Tensor:
+    """Position table (length, D): sine on even channels, cosine on odd ones, base 10000; dtype and device of `like`."""
+    exponent = torch.arange(0, d_model, 2, device=like.device, dtype=like.dtype) / d_model
+    positions = torch.arange(length, device=like.device, dtype=like.dtype)
+    angle = positions[:, None] * _MAXIMAL_PERIOD**-exponent  # (length, D / 2)
+    return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)  # (length, D)
+
+
+class TimeEmbedder(nn.Module):
+    """Step index (B,) -> (B, D): 128 cosines and 128 sines of maximal period 10000, then linear, SiLU, linear."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(_TIME_FEATURES, d_model)
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, index: Tensor) -> Tensor:
+        half = _TIME_FEATURES // 2
+        exponent = torch.arange(half, device=index.device, dtype=index.dtype) / half
+        angle = index[:, None] * _MAXIMAL_PERIOD**-exponent  # (B, 128)
+        return self.out(F.silu(self.hidden(torch.cat((angle.cos(), angle.sin()), 1))))
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    heads: int,
+    dropout: float,
+    *,
+    attended: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Multi-head attention on (B, length, D); attended: bool, broadcast to (B, H, queries, keys), None for all."""
+    query, key, value = (
+        x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value)
+    )  # (B, H, length, D/H)
+    attention = F.scaled_dot_product_attention(query, key, value, attended, dropout, is_causal)
+    return attention.transpose(1, 2).flatten(2)  # (B, length, D)
+
+
+def _initialize(layer: nn.Module) -> None:
+    for child in layer.children():
+        if isinstance(child, nn.Linear):
+            nn.init.xavier_uniform_(child.weight)
+            nn.init.zeros_(child.bias)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each added to its input."""
+
+    def __init__(self, d_model: int, feed_forward: int, heads: int, dropout: float, norm_first: bool) -> None:
+        super().__init__()
+        self.heads, self.dropout, self.norm_first = heads, dropout, norm_first
+        self.self_norm = nn.LayerNorm(d_model)
+        self.self_qkv = nn.Linear(d_model, 3 * d_model)
+        self.self_out = nn.Linear(d_model, d_model)
+        self.feed_norm = nn.LayerNorm(d_model)
+        self.feed_in = nn.Linear(d_model, feed_forward)
+        self.feed_out = nn.Linear(feed_forward, d_model)
+        _initialize(self)
+
+    def forward(self, x: Tensor, attended: Tensor | None) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+
+        def self_attention(y: Tensor) -> Tensor:
+            query, key, value = self.self_qkv(y).chunk(3, -1)
+            return self.self_out(_attend(query, key, value, self.heads, dropout, attended=attended))
+
+        def feed_forward(y: Tensor) -> Tensor:
+            return self.feed_out(F.dropout(F.relu(self.feed_in(y)), dropout))
+
+        return _add_sublayers(
+            x, ((self.self_norm, self_attention), (self.feed_norm, feed_forward)), dropout, self.norm_first
+        )
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the encoder's output and feed-forward, each added to its input.
+
+    Its parameters, in the order they are made here, are those of `reference.DecoderLayerWeights`.
+    """
+
+    def __init__(self, d_model: int, feed_forward: int, heads: int, dropout: float, norm_first: bool) -> None:
+        super().__init__()
+        self.heads, self.dropout, self.norm_first = heads, dropout, norm_first
+        self.self_norm = nn.LayerNorm(d_model)
+        self.self_qkv = nn.Linear(d_model, 3 * d_model)
+        self.self_out = nn.Linear(d_model, d_model)
+        self.memory_norm = nn.LayerNorm(d_model)
+        self.memory_query = nn.Linear(d_model, d_model)
+        self.memory_key_value = nn.Linear(d_model, 2 * d_model)
+        self.memory_out = nn.Linear(d_model, d_model)
+        self.feed_norm = nn.LayerNorm(d_model)
+        self.feed_in = nn.Linear(d_model, feed_forward)
+        self.feed_out = nn.Linear(feed_forward, d_model)
+        _initialize(self)
+
+    def forward(self, x: Tensor, memory: Tensor, attended: Tensor | None) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+
+        def self_attention(y: Tensor) -> Tensor:
+            query, key, value = self.self_qkv(y).chunk(3, -1)
+            return self.self_out(_attend(query, key, value, self.heads, dropout, is_causal=True))
+
+        def memory_attention(y: Tensor) -> Tensor:
+            key, value = self.memory_key_value(memory).chunk(2, -1)
+            return self.memory_out(_attend(self.memory_query(y), key, value, self.heads, dropout, attended=attended))
+
+        def feed_forward(y: Tensor) -> Tensor:
+            return self.feed_out(F.dropout(F.relu(self.feed_in(y)), dropout))
+
+        sublayers = (
+            (self.self_norm, self_attention),
+            (self.memory_norm, memory_attention),
+            (self.feed_norm, feed_forward),
+        )
+        return _add_sublayers(x, sublayers, dropout, self.norm_first)
+
+
+def _add_sublayers(
+    x: Tensor,
+    sublayers: Iterable[tuple[nn.Module, Callable[[Tensor], Tensor]]],
+    dropout: float,
+    norm_first: bool,
+) -> Tensor:
+    """Add (norm, sublayer) after (norm, sublayer) to x, normed before the sublayer (norm_first) or after the sum."""
+    for norm, sublayer in sublayers:
+        x = x + F.dropout(sublayer(norm(x)), dropout) if norm_first else norm(x + F.dropout(sublayer(x), dropout))
+    return x
+
+
+class PointerHead(nn.Module):
+    """Biaffine scores `d_i . W e_k + v . e_k` of decoder states d_i and encoder outputs e_k (paper eq. 12), for any N.
+
+    The paper's `u . d_i + b` is the same for every slot, so it cancels in the softmax and is left out.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        # States and encoder outputs are normed to length sqrt(D), so first scores have a deviation of about 1.
+        self.weight = nn.Parameter(torch.randn(d_model, d_model) / d_model)
+        self.slot_weight = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, memory: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys (B, N, D) and bias (B, N) of the slots."""
+        return memory @ self.weight.T, memory @ self.slot_weight
+
+
+class LinearHead(nn.Module):
+    """Scores `w_k . d_i + b_k` with learned w_k, b_k per slot k < max_items; N real slots use the first N of them."""
+
+    def __init__(self, d_model: int, max_items: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(max_items, d_model) / math.sqrt(d_model))
+        self.bias = nn.Parameter(torch.zeros(max_items))
+
+    def forward(self, memory: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys (B or 1, N, D) and bias (B or 1, N) of the slots; padded slots carry some real slot's."""
+        return self.weight[positions], self.bias[positions]
+
+
+class LogProb(NamedTuple):
+    """Log-probabilities of orders: `per_place` (B, N), 0 at padded places, and their sum `total` (B,)."""
+
+    per_place: Tensor
+    total: Tensor
+
+
+class DecoderWeights(NamedTuple):
+    """What `ops.decode_order` wants of a model's decoder: its tensors, and their packing for the kernel."""
+
+    weights: list[Tensor]
+    packed: Tensor
+
+
+class SoftRankModel(nn.Module):
+    """Distribution over the orders of an instance given at diffusion time t.
+
+    config: `SoftRankConfig`. embedder: a module from items (B, N, ...) to (B, N, D), unless config.embedder names one.
+    Everywhere: mask (B, N) bool, True = real slot, None = all. t: a number or (B,), in [0, 1]. Floats are float32 or
+    float64, as the parameters are. A padded batch gives what its rows give one by one.
+    """
+
+    def __init__(self, config: SoftRankConfig, embedder: nn.Module | None = None) -> None:
+        super().__init__()
+        if embedder is None:
+            if config.embedder is None:
+                raise ValueError("embedder must be a module, or config.embedder must name one, got neither")
+            embedder = make_embedder(config.d_model, config.embedder)
+        elif config.embedder is not None:
+            raise ValueError("embedder must be left out where config.embedder names one, got both")
+        self.config = config
+        D = config.d_model
+        sizes = (D, config.feed_forward, config.heads, config.dropout, config.norm_first)
+        self.embedder = embedder
+        self.time_embedder = TimeEmbedder(D)
+        self.encoder_layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(config.encoder_layers))
+        self.encoder_norm = nn.LayerNorm(D)
+        if config.head in DECODER_HEADS:
+            self.start = nn.Parameter(torch.randn(D) * 0.02)
+            self.decoder_layers = nn.ModuleList(DecoderLayer(*sizes) for _ in range(config.decoder_layers))
+            self.decoder_norm = nn.LayerNorm(D)
+        if config.head == "linear":
+            self.head: nn.Module = LinearHead(D, config.max_items or 0)
+        elif config.head == "pointer":
+            self.head = PointerHead(D)
+        elif config.head == "pl":
+            self.head = nn.Sequential(nn.Linear(D, config.feed_forward), nn.ReLU(), nn.Linear(config.feed_forward, 1))
+
+    def embed(self, items: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Item embeddings (B, N, D), to be computed once and arranged; padding is zeroed before and after the embedder.
+
+        items: (B, N, ...) as the embedder takes them; floats are cast to the model's dtype.
+        """
+        self._check_items(items, mask)
+        if items.is_floating_point():
+            items = items.to(self._dtype())
+        if mask is not None:
+            items = items.masked_fill(~mask.reshape(mask.shape + (1,) * (items.ndim - 2)), 0)
+        embedded = self.embedder(items)
+        wanted = (*items.shape[:2], self.config.d_model)
+        if embedded.shape != wanted:
+            raise ValueError(f"the embedder must return {wanted}, got {tuple(embedded.shape)}")
+        return _zero_padding(embedded, mask)
+
+    def encode(self, embedded: Tensor, t: float | Tensor, mask: Tensor | None = None) -> Tensor:
+        """Encoder output `memory` (B, N, D), 0 at padded slots. embedded: (B, N, D), slot by slot."""
+        positions = sine_cosine(embedded.shape[1], embedded.shape[2], embedded)[self._positions(embedded, mask)]
+        x = self._drop(embedded + positions) + self._time(t, embedded)
+        attended = _attended(mask)
+        for layer in self.encoder_layers:
+            x = layer(x, attended)
+        return _zero_padding(self.encoder_norm(x), mask)
+
+    def scores(self, embedded: Tensor, t: float | Tensor, order: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Scores (B, place, slot), those at a place given the order's picks before it: one teacher-forced pass.
+
+        embedded: (B, N, D), slot by slot. order: (B, N) int64 over slots, real ones first (gpl and pl ignore it). Slots
+        that are no longer to be had, and padding, are not masked here.
+        """
+        if self.config.head == "gpl":
+            return self._gpl_scores(embedded, t, mask)
+        memory = self.encode(embedded, t, mask)
+        if self.config.head == "pl":
+            return self.head(memory)[..., 0][:, None].expand(-1, embedded.shape[1], -1)  # (B, place, slot)
+        B, N, D = embedded.shape
+        last_picks = arrange(embedded, order)[:, :-1]
+        inputs = torch.cat((self.start.expand(B, 1, D), last_picks), 1)  # (B, place, D)
+        x = self._drop(inputs + sine_cosine(N, D, embedded)) + self._time(t, embedded)
+        attended = _attended(mask)
+        for layer in self.decoder_layers:
+            x = layer(x, memory, attended)
+        head_keys, head_bias = self.head(memory, self._positions(embedded, mask))
+        return self.decoder_norm(x) @ head_keys.transpose(1, 2) + head_bias[:, None]  # (B, place, slot)
+
+    def log_prob(
+        self, items: Tensor, t: float | Tensor, order: Tensor, mask: Tensor | None = None, *, is_embedded: bool = False
+    ) -> LogProb:
+        """Log-probability of orders in one teacher-forced pass, differentiable (paper eq. 13 is its negative).
+
+        items: (B, N, ...) slot by slot, or what `embed` made of them if is_embedded. order: (B, N) int64 over slots,
+        real ones first.
+        """
+        embedded = self._embedded(items, mask, is_embedded)
+        _check_order_shape("order", order, embedded)
+        if not torch.compiler.is_compiling():
+            check_slots(order, mask)
+        places = torch.arange(order.shape[1], device=order.device)
+        scores = self.scores(embedded, t, order, mask)
+        remaining = ranks_of(order)[:, None] >= places[:, None]  # (B, place, slot)
+        if mask is None:
+            per_place = scores.masked_fill(~remaining, -torch.inf).log_softmax(2).gather(2, order[..., None])[..., 0]
+        else:
+            # At a padded place nothing remains. Left open, its softmax is finite, and so is its gradient, which is 0.
+            is_padded_place = places >= mask.sum(1, keepdim=True)  # (B, place)
+            remaining = (remaining & mask[:, None]) | is_padded_place[..., None]
+            log_probs = scores.masked_fill(~remaining, -torch.inf).log_softmax(2)
+            per_place = log_probs.gather(2, order[..., None])[..., 0].masked_fill(is_padded_place, 0.0)
+        return LogProb(per_place, per_place.sum(1))
+
+    @torch.no_grad()
+    def decode(
+        self,
+        items: Tensor,
+        t: float | Tensor,
+        mask: Tensor | None = None,
+        *,
+        uniform: Tensor | None = None,
+        temperature: float = 1.0,
+        forced_order: Tensor | None = None,
+        compiled: bool = True,
+        cache: bool = True,
+        is_embedded: bool = False,
+        decoder_weights: DecoderWeights | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Choose an order place by place: order (B, N) int64 over slots, real ones first, and log_probs (B, N).
+
+        items: (B, N, ...) slot by slot, or what `embed` made of them if is_embedded. uniform: (B, N) in [0, 1), the
+        number each place's inverse CDF is read at; None for greedy. temperature: divides the scores. forced_order:
+        (B, N) int64, scored instead of choosing. compiled=False runs plain torch, cache=False runs plain torch without
+        caches. decoder_weights: `self.decoder_weights()`, to share it between calls. No gradient is recorded.
+        """
+        embedded = self._embedded(items, mask, is_embedded)
+        B, N, D = embedded.shape
+        if uniform is not None and (uniform.shape != (B, N) or not uniform.is_floating_point()):
+            raise ValueError(f"uniform must be {(B, N)} float, got {tuple(uniform.shape)} {uniform.dtype}")
+        if forced_order is not None:
+            if uniform is not None:
+                raise ValueError("decode takes either uniform or forced_order, got both")
+            _check_order_shape("forced_order", forced_order, embedded)
+            check_slots(forced_order, mask, "forced_order")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature must be positive and finite, got {temperature}; greedy takes no uniform")
+        every = torch.ones(B, N, dtype=torch.bool, device=embedded.device) if mask is None else mask
+        uniform = None if uniform is None else uniform.to(embedded.dtype)
+        if self.config.head not in DECODER_HEADS:
+            slots = torch.arange(N, device=embedded.device).expand(B, N)
+            scores = self.scores(embedded, t, slots, mask)
+            return reference.decode_scores(scores, every, uniform, forced_order, temperature)
+
+        memory = self.encode(embedded, t, mask)
+        time = self._time(t, embedded)  # (B or 1, 1, D)
+        head_keys, head_bias = self.head(memory, self._positions(embedded, mask))
+        tokens, start = embedded + time, (self.start + time[:, 0]).expand(B, D)
+        places = sine_cosine(N, D, embedded)
+        heads, norm_first = self.config.heads, self.config.norm_first
+        if compiled and cache:
+            weights, packed = self.decoder_weights() if decoder_weights is None else decoder_weights
+            return ops.decode_order(
+                weights, packed=packed, heads=heads, norm_first=norm_first, memory=memory, tokens=tokens, start=start,
+                places=places, head_keys=head_keys, head_bias=head_bias, mask=every, uniform=uniform,
+                forced_order=forced_order, temperature=temperature,
+            )  # fmt: skip
+        plain = reference.decode_order if cache else reference.decode_order_uncached
+        return plain(
+            self._weights(), None, heads, norm_first, memory, tokens, start, places, head_keys, head_bias, every,
+            uniform, forced_order, temperature,
+        )  # fmt: skip
+
+    def decoder_weights(self) -> DecoderWeights:
+        """The decoder's weights, packed for the kernel as they are now; empty for a head without a decoder."""
+        weights = self._weights()
+        return DecoderWeights(weights, ops.pack_decoder(weights) if weights else torch.empty(0))
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors into the folder: `checkpoint.save_pretrained`."""
+        from softrank_ext import checkpoint
+
+        checkpoint.save_pretrained(self, folder)
+
+    @staticmethod
+    def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> "SoftRankModel":
+        """Read a saved or bundled model, in eval mode: `checkpoint.from_pretrained`."""
+        from softrank_ext import checkpoint
+
+        return checkpoint.from_pretrained(name_or_folder, embedder=embedder)
+
+    def _gpl_scores(self, embedded: Tensor, t: float | Tensor, mask: Tensor | None) -> Tensor:
+        """All stagewise scores in one pass, as SymmetricDiffusers does: N zero tokens, one per place, follow the items.
+
+        Items attend to items; the token of a place attends to items and to tokens of earlier places. A score is the
+        inner product of a place's output and a slot's.
+        """
+        _, N, D = embedded.shape
+        positions = self._positions(embedded, mask)  # (B or 1, N)
+        places = torch.arange(N, device=embedded.device)
+        first_place = N if mask is None else mask.sum(1, keepdim=True)
+        positions = torch.cat((positions, (first_place + places).expand(positions.shape[0], N)), 1)  # (B or 1, 2N)
+        tokens = torch.cat((embedded, torch.zeros_like(embedded)), 1)  # (B, 2N, D)
+        x = self._drop(tokens + sine_cosine(2 * N, D, embedded)[positions]) + self._time(t, embedded)
+        items_attended = _attended(mask)
+        if items_attended is None:
+            items_attended = torch.ones(1, 1, 1, N, dtype=torch.bool, device=embedded.device)
+        items_attended = items_attended.expand(-1, 1, 2 * N, N)
+        earlier = torch.cat((torch.zeros_like(places[:, None] > places), places[:, None] > places))  # (2N, N)
+        attended = torch.cat((items_attended, earlier.expand(items_attended.shape)), 3)  # (B or 1, 1, 2N, 2N)
+        for layer in self.encoder_layers:
+            x = layer(x, attended)
+        slots, stages = self.encoder_norm(x).chunk(2, 1)
+        return stages @ slots.transpose(1, 2)  # (B, place, slot)
+
+    def _weights(self) -> list[Tensor]:
+        if self.config.head not in DECODER_HEADS:
+            return []
+        parameters = (*self.decoder_layers.parameters(), *self.decoder_norm.parameters())
+        return [parameter.detach() for parameter in parameters]
+
+    def _embedded(self, items: Tensor, mask: Tensor | None, is_embedded: bool) -> Tensor:
+        if not is_embedded:
+            return self.embed(items, mask)
+        self._check_items(items, mask, is_embedded=True)
+        return _zero_padding(items, mask)
+
+    def _check_items(self, items: Tensor, mask: Tensor | None, is_embedded: bool = False) -> None:
+        item_ndim = 1 if is_embedded else getattr(self.embedder, "item_ndim", None)
+        wanted = f"items must be (B, N, {self.config.d_model})" if is_embedded else "items must be (B, N, ...)"
+        if not isinstance(items, Tensor):
+            raise TypeError(f"{wanted}, a tensor, got {type(items).__name__}")
+        is_wrong = items.ndim < 2 if item_ndim is None else items.ndim != 2 + item_ndim
+        if is_wrong or (is_embedded and items.shape[2] != self.config.d_model):
+            of_item = "" if item_ndim is None else f" with {item_ndim} dimensions per item"
+            raise ValueError(f"{wanted}{of_item}, got {tuple(items.shape)}")
+        if self.config.max_items is not None and items.shape[1] > self.config.max_items:
+            raise ValueError(
+                f"this linear head takes up to {self.config.max_items} items, got {items.shape[1]}; "
+                "a pointer head takes any number"
+            )
+        if mask is not None and (
+            not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != items.shape[:2]
+        ):
+            got = f"{tuple(mask.shape)} {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
+            raise ValueError(f"mask must be a bool tensor {tuple(items.shape[:2])}, True = real item, got {got}")
+
+    def _dtype(self) -> torch.dtype:
+        return self.encoder_norm.weight.dtype
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.config.dropout, self.training)
+
+    def _time(self, t: float | Tensor, like: Tensor) -> Tensor:
+        """Time vector (B or 1, 1, D)."""
+        time = torch.as_tensor(t, dtype=like.dtype, device=like.device).reshape(-1)
+        if time.shape[0] not in (1, like.shape[0]):
+            raise ValueError(f"t must be a number or ({like.shape[0]},), got {time.shape[0]} numbers")
+        if not torch.compiler.is_compiling() and not bool(((time >= 0) & (time <= 1)).all()):
+            raise ValueError(f"t must be in [0, 1], got {t}")
+        return self.time_embedder(time * (self.config.steps if self.config.time == "grid" else 1000))[:, None]
+
+    def _positions(self, embedded: Tensor, mask: Tensor | None) -> Tensor:
+        """Position of each slot among its row's real slots, (B, N), or (1, N) without a mask."""
+        if mask is None:
+            return torch.arange(embedded.shape[1], device=embedded.device)[None]
+        return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+def _zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    return x if mask is None else x.masked_fill(~mask[..., None], 0.0)
+
+
+def _attended(mask: Tensor | None) -> Tensor | None:
+    """Slots that are attended to, bool (B, 1, 1, N)."""
+    # A row of padding alone attends to its zeros: a softmax over nothing would be NaN.
+    return None if mask is None else (mask | ~mask.any(1, keepdim=True))[:, None, None]
+
+
+def _check_order_shape(name: str, order: Tensor, embedded: Tensor) -> None:
+    if not isinstance(order, Tensor) or order.dtype != torch.int64 or order.shape != embedded.shape[:2]:
+        got = f"{tuple(order.shape)} {order.dtype}" if isinstance(order, Tensor) else type(order).__name__
+        raise ValueError(f"{name} must be {tuple(embedded.shape[:2])} int64, an order over slots, got {got}")
