@@ -51,6 +51,8 @@ class BuildWithCMake(build_ext):
         arguments = [f"-D{name}={value}" for name, value in options.items()]
         subprocess.run([cmake_command, "-S", ".", "-B", str(build), "-G", "Ninja", *arguments], check=True)
         subprocess.run([cmake_command, "--build", str(build)], check=True)
+        # What an earlier build with CUDA has left must not get into one without.
+        (into / "softrank_ext" / "_ops_cuda.so").unlink(missing_ok=True)
         subprocess.run([cmake_command, "--install", str(build)], check=True)
 
 
