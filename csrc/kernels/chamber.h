@@ -13,4 +13,12 @@ SOFTRANK_ROW bool comes_before(T value, int64_t item, T other_value, int64_t oth
   return value < other_value || (value == other_value && item < other_item);
 }
 
+// The same with padding: it stands behind all real items, by index and whatever its soft ranks.
+template <typename T>
+SOFTRANK_ROW bool comes_before(T value, bool is_real, int64_t item, T other_value, bool other_is_real,
+                               int64_t other_item) {
+  if (is_real != other_is_real) return is_real;
+  return is_real ? comes_before(value, item, other_value, other_item) : item < other_item;
+}
+
 }  // namespace softrank

@@ -13,11 +13,17 @@ SOFTRANK_ROW T relative_score(T score, T top) {
   return score == top ? T(0) : score - top;
 }
 
-// First item whose cumulative weight passes `target`, among those of positive weight; if rounding leaves none, the last of
-// positive weight. Returns -1 only when no weight is positive.
+// The higher score wins, ties go to the lower item.
 template <typename T>
-SOFTRANK_ROW int64_t item_at(const T* weights, int64_t n, T target) {
-  T cumulative = 0;
+SOFTRANK_ROW bool beats(T score, int64_t item, T other_score, int64_t other_item) {
+  return score > other_score || (score == other_score && item < other_item);
+}
+
+// First item whose cumulative weight passes `target`, among those of positive weight; if rounding leaves none, the last
+// of positive weight. Returns -1 only when no weight is positive. `cumulative` is the weight of what stands before the
+// array.
+template <typename T>
+SOFTRANK_ROW int64_t item_at(const T* weights, int64_t n, T target, T cumulative = T(0)) {
   int64_t last = -1;
   for (int64_t item = 0; item < n; ++item) {
     if (weights[item] > T(0)) {
