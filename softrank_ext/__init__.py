@@ -5,17 +5,24 @@ from softrank_ext._libraries import build_info, installed_version, load_librarie
 
 load_libraries()
 
-from softrank_ext import bridge, noise, permutations  # noqa: E402
+from softrank_ext import bridge, checkpoint, noise, permutations  # noqa: E402
+from softrank_ext.model import SoftRankConfig, SoftRankModel  # noqa: E402
 from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
+from softrank_ext.sampler import Samples, sample  # noqa: E402
 
 __version__ = installed_version()
 __all__ = [
+    "Samples",
+    "SoftRankConfig",
+    "SoftRankModel",
     "bridge",
     "build_info",
+    "checkpoint",
     "decode_chamber",
     "noise",
     "ops",
     "permutations",
     "pick",
     "reflect",
+    "sample",
 ]

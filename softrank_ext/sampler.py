@@ -1,0 +1,299 @@
+"""sample(): the reverse process from noise to orders, paper Algorithm 1.
+
+Orders are over items as given, `order[place] = item`; the network sees slots, `permutations.compose` goes between.
+Noise is keyed by seed and sample number (`noise`), so a sample does not depend on the batch that it is computed in.
+What can still differ between batch sizes is rounding inside the matrix products: a draw changes if its uniform number
+lies within that rounding (about 1e-6 in float32, 1e-15 in float64) of the boundary between two items.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from softrank_ext import bridge, noise, ops
+from softrank_ext.model import DecoderWeights, SoftRankConfig, SoftRankModel
+from softrank_ext.permutations import arrange, chamber_margin, compose, ranks_of
+
+DECODES = ("sample", "greedy")
+
+
+@dataclass(frozen=True, eq=False)
+class TrajectoryPoint:
+    """A diffusion time of a recorded run: soft ranks (..., N) in [0, 1] at `t`, their order, and the predicted one."""
+
+    t: float
+    soft_ranks: Tensor
+    order: Tensor
+    predicted_order: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Sampled orders; tensors, or numpy arrays if the items were. Leading dimensions (B, num_samples), see `sample`.
+
+    order (..., N) int64, `order[place] = item`, real items first. ranks (..., N) int64, `ranks[item] = place`.
+    soft_ranks (..., N): ranks lifted to the grid in [0, 1]. log_prob (...): log-probability of the order under the last
+    prediction, at the temperature drawn at; it is not the marginal over the whole reverse process. margin (...): by how
+    much every soft rank may move before the order can change. trajectory: a `TrajectoryPoint` per time if recorded,
+    else None.
+    """
+
+    order: Tensor
+    ranks: Tensor
+    soft_ranks: Tensor
+    log_prob: Tensor
+    margin: Tensor
+    trajectory: list[TrajectoryPoint] | None = None
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: int | slice | Tensor) -> "Samples":
+        """Every field indexed along its first dimension."""
+        return _map_fields(lambda field: field[index], self)
+
+    def best(self, cost: Callable[[Tensor], Tensor]) -> "Samples":
+        """The sample of lowest cost for each instance: fields without the num_samples dimension.
+
+        cost: from orders (..., num_samples, N) to numbers (..., num_samples).
+        """
+        costs = torch.as_tensor(cost(self.order))
+        if costs.shape != self.order.shape[:-1]:
+            raise ValueError(f"cost must return {tuple(self.order.shape[:-1])} numbers, got {tuple(costs.shape)}")
+        if costs.ndim == 1:
+            return self[int(costs.argmin())]
+        lowest = costs.argmin(1)
+        index = lowest.to(self.order.device) if isinstance(self.order, Tensor) else lowest.numpy()
+        return _map_fields(lambda field: field[list(range(len(field))), index], self)
+
+    def numpy(self) -> "Samples":
+        """The same samples as numpy arrays."""
+        return _map_fields(lambda field: field.cpu().numpy(), self)
+
+
+def _map_fields(change: Callable[..., Any], *parts: Samples) -> Samples:
+    """Samples whose every tensor is `change(that tensor of each part)`."""
+
+    def changed(name: str) -> Any:
+        return change(*(getattr(part, name) for part in parts))
+
+    trajectory = None
+    if parts[0].trajectory is not None:
+        trajectory = [
+            TrajectoryPoint(
+                points[0].t,
+                change(*(point.soft_ranks for point in points)),
+                change(*(point.order for point in points)),
+                change(*(point.predicted_order for point in points)),
+            )
+            for points in zip(*(part.trajectory or [] for part in parts), strict=True)
+        ]
+    return Samples(
+        changed("order"), changed("ranks"), changed("soft_ranks"), changed("log_prob"), changed("margin"), trajectory
+    )
+
+
+@torch.no_grad()
+def sample(
+    model: SoftRankModel,
+    items: Tensor | np.ndarray,
+    *,
+    mask: Tensor | np.ndarray | None = None,
+    num_samples: int = 1,
+    steps: int = 5,
+    noise_scale: float = 0.5,
+    reference: str = "uniform",
+    decode: str = "sample",
+    temperature: float = 1.0,
+    seed: int = 0,
+    first_sample: int = 0,
+    carry: str = "exact",
+    compiled: bool = True,
+    cache: bool = True,
+    record: bool = False,
+    progress: bool = False,
+    max_memory: int = 2**30,
+) -> Samples:
+    """Draw orders of the items from the model by reverse diffusion.
+
+    items: (B, N, ...) as the model's embedder takes them, tensor or numpy; or one instance (N, ...) if the embedder
+    says its item_ndim. mask: (B, N) or (N,) bool, True = real item, in any pattern; padding's content has no effect.
+    num_samples: draws per instance. steps: diffusion steps K, at times 1, (K-1)/K, ..., 1/K. noise_scale: paper eta.
+    reference: "uniform" or "gaussian" soft ranks at time 1. decode: "sample" draws each prediction at the temperature,
+    "greedy" takes the highest score at each place (the soft ranks' noise stays random). carry: see
+    `bridge.reverse_step`. compiled=False and cache=False: see `SoftRankModel.decode`.
+    seed: any 64-bit integer. Draw j of instance b is sample number `first_sample + b * num_samples + j`; the same seed
+    and number give the same sample (see the file's head). record: keep the trajectory. progress: show a bar.
+    max_memory: bytes that a batch of the network may take, by an estimate; the input is cut into batches that fit.
+
+    Returns `Samples` with leading dimensions (B, num_samples), or (num_samples,) for one instance; numpy if items are.
+    The model runs in eval mode and is left in the mode it was in. Raises ValueError or TypeError, saying what it wants.
+    """
+    bridge.check_choice("reference", reference, bridge.REFERENCES)
+    bridge.check_choice("decode", decode, DECODES)
+    bridge.check_choice("carry", carry, bridge.CARRIES)
+    for name, value, least in (("num_samples", num_samples, 1), ("first_sample", first_sample, 0), ("steps", steps, 1)):
+        if not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f'temperature must be positive and finite, got {temperature}; or use decode="greedy"')
+    if not 0 <= noise_scale < math.inf:
+        raise ValueError(f"noise_scale must be at least 0 and finite, got {noise_scale}")
+    if not max_memory > 0:
+        raise ValueError(f"max_memory must be a positive number of bytes, got {max_memory}")
+    is_numpy = isinstance(items, np.ndarray)
+    like = next(model.parameters())
+    items = _as_tensor("items", items, like.device)
+    mask = None if mask is None else _as_tensor("mask", mask, like.device)
+    is_single = items.ndim == 1 + getattr(model.embedder, "item_ndim", -1)
+    if is_single:
+        items, mask = items[None], None if mask is None else mask[None]
+    _check_items(items, mask)
+
+    B, N = items.shape[:2]
+    rows_at_once = max(1, int(max_memory // _bytes_per_sample(model.config, N, like.element_size())))
+    instances_at_once = max(1, rows_at_once // num_samples)
+    parts = []
+    with _evaluating(model), tqdm(total=B * num_samples * steps, unit="step", disable=not progress) as bar:
+        decoder_weights = model.decoder_weights()
+        for first in range(0, max(B, 1), instances_at_once):
+            chunk = slice(first, first + instances_at_once)
+            chunk_mask = None if mask is None else mask[chunk]
+            embedded = model.embed(items[chunk], chunk_mask)
+            numbers = torch.arange(embedded.shape[0] * num_samples, device=like.device)
+            for rows in numbers.split(rows_at_once):
+                instance = rows // num_samples
+                part = _reverse(
+                    model, embedded[instance], None if chunk_mask is None else chunk_mask[instance],
+                    first_sample + first * num_samples + rows, decoder_weights, steps, noise_scale, reference, decode,
+                    temperature, seed, carry, compiled, cache, record, bar,
+                )  # fmt: skip
+                parts.append(part)
+    samples = _map_fields(lambda *tensors: torch.cat(tensors).unflatten(0, (B, num_samples)), *parts)
+    if is_single:
+        samples = samples[0]
+    return samples.numpy() if is_numpy else samples
+
+
+def _reverse(
+    model: SoftRankModel,
+    embedded: Tensor,
+    mask: Tensor | None,
+    samples: Tensor,
+    decoder_weights: DecoderWeights,
+    steps: int,
+    noise_scale: float,
+    reference: str,
+    decode: str,
+    temperature: float,
+    seed: int,
+    carry: str,
+    compiled: bool,
+    cache: bool,
+    record: bool,
+    bar: tqdm,
+) -> Samples:
+    """The reverse process for a batch: embedded (B, N, D) per item, mask (B, N), samples (B,) their numbers."""
+    N, dtype = embedded.shape[1], embedded.dtype
+
+    def item_noise(make: Callable[..., Tensor], step: int, stream: int) -> Tensor:
+        """Noise per item, numbered along the real items, so that padding in between does not shift it."""
+        drawn = make(seed, samples, step, N, stream=stream, dtype=dtype)
+        return drawn if mask is None else drawn.gather(1, (mask.cumsum(1) - 1).clamp(min=0))
+
+    # 1. Start from the reference distribution.
+    make = noise.uniform if reference == "uniform" else noise.normal
+    z_t = bridge.reference_sample(item_noise(make, 0, noise.REFERENCE_STREAM), reference)
+    trajectory = []
+    for step, (t, s) in enumerate(pairwise(bridge.time_grid(steps))):
+        # 2. Read the order off the soft ranks.
+        soft_ranks = ops.reflect(z_t)
+        order_t, _ = ops.decode_chamber(soft_ranks, mask)
+        # 3. Arrange the embedded items slot by slot, as the network sees them.
+        embedded_t = arrange(embedded, order_t)
+        mask_t = None if mask is None else arrange(mask, order_t)
+        # 4., 5. Encode, and pick slot after slot.
+        uniform = None
+        if decode == "sample":
+            uniform = noise.uniform(seed, samples, step, N, stream=noise.PICK_STREAM, dtype=dtype)
+        slots, log_probs = model.decode(
+            embedded_t, t, mask_t, uniform=uniform, temperature=temperature if decode == "sample" else 1.0,
+            compiled=compiled, cache=cache, is_embedded=True, decoder_weights=decoder_weights,
+        )  # fmt: skip
+        # 6. Turn slots into items and lift the predicted order to the grid.
+        order = compose(order_t, slots)
+        ranks = ranks_of(order)
+        z_clean = bridge.lift_to_grid(ranks, mask, dtype=dtype)
+        if record:
+            trajectory.append(TrajectoryPoint(t, soft_ranks, order_t, order))
+        # 7., 8. Step back to s; at s = 0 this is z_clean.
+        bridge_noise = item_noise(noise.normal, step, noise.BRIDGE_STREAM)
+        z_t = bridge.reverse_step(z_t, z_clean, t, s, bridge_noise, noise_scale=noise_scale, carry=carry)
+        bar.update(len(samples))
+    margin = chamber_margin(z_t, mask)
+    return Samples(order, ranks, z_t, log_probs.sum(1), margin, trajectory if record else None)
+
+
+def _bytes_per_sample(config: SoftRankConfig, N: int, element_size: int) -> int:
+    """An estimate of what one sample takes: per decoder layer four caches, and the activations of one layer.
+
+    Activations are about 12 D + 2 F per token. gpl runs on 2N tokens and holds a mask and scores over pairs of them.
+    """
+    tokens = 2 * N if config.head == "gpl" else N
+    per_token = (4 * config.decoder_layers + 12) * config.d_model + 2 * config.feed_forward
+    return element_size * tokens * (per_token + (tokens if config.head == "gpl" else 0))
+
+
+@contextmanager
+def _evaluating(model: SoftRankModel) -> Iterator[None]:
+    """Eval mode inside, every submodule's own mode after."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _as_tensor(name: str, value: Tensor | np.ndarray, device: torch.device) -> Tensor:
+    if isinstance(value, np.ndarray):
+        try:
+            value = torch.from_numpy(value)
+        except TypeError as error:
+            raise TypeError(f"{name} must hold numbers, got a numpy array of {value.dtype}") from error
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor or a numpy array, got {type(value).__name__}")
+    return value.to(device)
+
+
+def _check_items(items: Tensor, mask: Tensor | None) -> None:
+    """Raise ValueError unless items are (B, N, ...), N > 0, finite where real; mask (B, N) bool, some True per row."""
+    if items.ndim < 2 or items.shape[1] == 0:
+        raise ValueError(f"items must be (B, N, ...) with N at least 1, got {tuple(items.shape)}")
+    if items.dtype == torch.bool or items.is_complex():
+        raise ValueError(f"items must hold real numbers, got {items.dtype}")
+    if mask is not None:
+        if mask.dtype != torch.bool or mask.shape != items.shape[:2]:
+            raise ValueError(
+                f"mask must be {tuple(items.shape[:2])} bool, True = real item, got {tuple(mask.shape)} {mask.dtype}"
+            )
+        if not bool(mask.any(1).all()):
+            row = int((~mask.any(1)).nonzero()[0])
+            raise ValueError(f"mask must leave at least one real item per row, row {row} has none")
+    is_wrong = ~items.isfinite().flatten(2).all(2) if items.ndim > 2 else ~items.isfinite()  # (B, N)
+    if mask is not None:
+        is_wrong &= mask
+    if bool(is_wrong.any()):
+        row, item = is_wrong.nonzero()[0].tolist()
+        raise ValueError(f"items must be finite, got NaN or infinity at row {row}, item {item}")
