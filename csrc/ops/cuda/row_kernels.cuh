@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "../../kernels/chamber.h"
+#include "../../kernels/philox.h"
 #include "../../kernels/pick.h"
 #include "../../kernels/reflect.h"
 
@@ -24,7 +25,9 @@ inline int threads_for_row(int64_t n) {
 }
 
 // Blocks that give each of n things a thread.
-inline int64_t blocks_for(int64_t n, int threads) { return (n + threads - 1) / threads; }
+SOFTRANK_ROW int64_t blocks_for(int64_t n, int64_t threads) { return (n + threads - 1) / threads; }
+
+SOFTRANK_ROW int64_t pairs_of(int64_t count) { return (count + 1) / 2; }
 
 // One thread folds one number. Launch blocks_for(n, largest_block) blocks of largest_block threads.
 template <typename T>
@@ -41,7 +44,7 @@ __global__ void decode_chamber_kernel(const T* soft_ranks, const bool* mask, int
                                       int64_t* ranks) {
   __shared__ T tile_values[largest_block];
   __shared__ bool tile_is_real[largest_block];
-  const int64_t threads = blockDim.x, blocks_per_row = (n + threads - 1) / threads;
+  const int64_t threads = blockDim.x, blocks_per_row = blocks_for(n, threads);
   const int64_t row_start = blockIdx.x / blocks_per_row * n;
   const int64_t item = blockIdx.x % blocks_per_row * threads + threadIdx.x;
   // Threads past the end of the row own nothing, but they load tiles and reach every barrier.
@@ -81,7 +84,7 @@ __global__ void pick_kernel(const T* scores, const bool* remaining, const T* uni
   __shared__ int64_t top_items[largest_block];
   __shared__ T run_weights[largest_block];
   const int64_t row = blockIdx.x, me = threadIdx.x, threads = blockDim.x;
-  const int64_t run = (n + threads - 1) / threads;
+  const int64_t run = blocks_for(n, threads);
   const int64_t begin = me * run < n ? me * run : n;
   const int64_t end = begin + run < n ? begin + run : n;
   scores += row * n;
@@ -139,6 +142,28 @@ __global__ void pick_kernel(const T* scores, const bool* remaining, const T* uni
   }
   choice[row] = chosen;
   log_prob[row] = relative_score(scores[chosen], top) - std::log(total);
+}
+
+// One thread makes one pair of numbers, that is one Philox block; the last pair of an odd row is cut. `samples` is
+// (rows), `out` (rows, count). Launch blocks_for(rows * pairs_of(count), largest_block) blocks of largest_block
+// threads.
+template <typename T, bool is_normal>
+__global__ void random_kernel(const int64_t* samples, uint64_t seed, uint32_t step_and_stream, int64_t rows,
+                              int64_t count, T* out) {
+  const int64_t pairs = pairs_of(count);
+  const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= rows * pairs) return;
+  const int64_t row = i / pairs, pair = i % pairs;
+  const PhiloxBlock block = philox_block(seed, uint64_t(samples[row]), step_and_stream, uint32_t(pair));
+  for (int64_t half = 0; half < 2 && 2 * pair + half < count; ++half) {
+    T number;
+    if constexpr (is_normal) {
+      normal_of_bits(block.word[2 * half], block.word[2 * half + 1], number);
+    } else {
+      uniform_of_bits(block.word[2 * half], block.word[2 * half + 1], number);
+    }
+    out[row * count + 2 * pair + half] = number;
+  }
 }
 
 }  // namespace softrank

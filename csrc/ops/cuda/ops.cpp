@@ -1,0 +1,131 @@
+// The CUDA ops on tensors: outputs, device and stream for the launches. LibTorch stable ABI only.
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <optional>
+#include <tuple>
+#include <type_traits>
+
+#include "launches.h"
+
+namespace softrank {
+namespace {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// Makes the device of a tensor the current one while it lives, and knows that device's current stream.
+struct LaunchPlace {
+  explicit LaunchPlace(const Tensor& tensor)
+      : guard(tensor.get_device_index()),
+        stream(torch::stable::accelerator::getCurrentStream(tensor.get_device_index()).nativeHandle()) {}
+  torch::stable::accelerator::DeviceGuard guard;
+  void* stream;
+};
+
+// Calls `body` with a null pointer of the tensor's number type.
+template <typename Body>
+void with_number_type(const Tensor& tensor, const char* name, Body body) {
+  if (tensor.scalar_type() == ScalarType::Float) return body(static_cast<float*>(nullptr));
+  STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Double, name, " must be float32 or float64");
+  body(static_cast<double*>(nullptr));
+}
+
+template <typename T>
+const T* data_of(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+
+template <typename T>
+T* mutable_data_of(const Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+// A kernel reads raw pointers: an argument of another dtype, size or device would be read out of bounds.
+Tensor checked_argument(const Tensor& tensor, const char* name, ScalarType dtype, int64_t size, const Tensor& beside) {
+  STD_TORCH_CHECK(tensor.scalar_type() == dtype, name, " has the wrong dtype");
+  STD_TORCH_CHECK(tensor.numel() == size, name, " must hold ", size, " numbers, got ", tensor.numel());
+  STD_TORCH_CHECK(tensor.is_cuda() && tensor.get_device_index() == beside.get_device_index(), name,
+                  " must be on CUDA device ", beside.get_device_index(), " like the first argument");
+  return torch::stable::contiguous(tensor);
+}
+
+Tensor reflect(const Tensor& x) {
+  const LaunchPlace place(x);
+  const Tensor input = torch::stable::contiguous(x);
+  const Tensor out = torch::stable::empty_like(input);
+  with_number_type(input, "x", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch_reflect(place.stream, data_of<T>(input), mutable_data_of<T>(out), input.numel());
+  });
+  return out;
+}
+
+std::tuple<Tensor, Tensor> decode_chamber(const Tensor& soft_ranks, const std::optional<Tensor>& mask) {
+  STD_TORCH_CHECK(soft_ranks.dim() == 2, "soft_ranks must be (B, N), got ", soft_ranks.dim(), " dimensions");
+  const int64_t rows = soft_ranks.size(0), n = soft_ranks.size(1);
+  const LaunchPlace place(soft_ranks);
+  const Tensor values = torch::stable::contiguous(soft_ranks);
+  std::optional<Tensor> real;
+  if (mask) real = checked_argument(*mask, "mask", ScalarType::Bool, rows * n, soft_ranks);
+  const Tensor order = torch::stable::new_empty(soft_ranks, {rows, n}, ScalarType::Long);
+  const Tensor ranks = torch::stable::new_empty(soft_ranks, {rows, n}, ScalarType::Long);
+  with_number_type(soft_ranks, "soft_ranks", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch_decode_chamber(place.stream, data_of<T>(values), real ? data_of<bool>(*real) : nullptr, rows, n,
+                          mutable_data_of<int64_t>(order), mutable_data_of<int64_t>(ranks));
+  });
+  return {order, ranks};
+}
+
+std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, const std::optional<Tensor>& uniform) {
+  STD_TORCH_CHECK(scores.dim() == 2, "scores must be (B, N), got ", scores.dim(), " dimensions");
+  const int64_t rows = scores.size(0), n = scores.size(1);
+  const LaunchPlace place(scores);
+  const Tensor values = torch::stable::contiguous(scores);
+  const Tensor allowed = checked_argument(remaining, "remaining", ScalarType::Bool, rows * n, scores);
+  std::optional<Tensor> draws;
+  if (uniform) draws = checked_argument(*uniform, "uniform", scores.scalar_type(), rows, scores);
+  const Tensor choice = torch::stable::new_empty(scores, {rows}, ScalarType::Long);
+  const Tensor log_prob = torch::stable::new_empty(scores, {rows}, scores.scalar_type());
+  const Tensor weights = torch::stable::new_empty(scores, {rows, n}, scores.scalar_type());
+  STD_TORCH_CHECK(rows == 0 || n > 0, "remaining must hold at least one item per row, got none in row 0");
+  with_number_type(scores, "scores", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch_pick(place.stream, data_of<T>(values), data_of<bool>(allowed), draws ? data_of<T>(*draws) : nullptr, rows, n,
+                mutable_data_of<int64_t>(choice), mutable_data_of<T>(log_prob), mutable_data_of<T>(weights));
+  });
+  return {choice, log_prob};
+}
+
+template <bool is_normal>
+Tensor random_numbers(const Tensor& samples, int64_t seed, int64_t step, int64_t stream, int64_t count,
+                      ScalarType dtype) {
+  STD_TORCH_CHECK(samples.dim() == 1, "samples must be (B,), got ", samples.dim(), " dimensions");
+  const int64_t rows = samples.size(0);
+  const LaunchPlace place(samples);
+  const Tensor ids = checked_argument(samples, "samples", ScalarType::Long, rows, samples);
+  const Tensor out = torch::stable::new_empty(samples, {rows, count}, dtype);
+  const uint32_t step_and_stream = uint32_t(step & 0xFFFFFF) | uint32_t(stream) << 24;
+  with_number_type(out, "dtype", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    launch_random(place.stream, is_normal, data_of<int64_t>(ids), uint64_t(seed), step_and_stream, rows, count,
+                  mutable_data_of<T>(out));
+  });
+  return out;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CUDA, m) {
+  m.impl("reflect", TORCH_BOX(&reflect));
+  m.impl("decode_chamber", TORCH_BOX(&decode_chamber));
+  m.impl("pick", TORCH_BOX(&pick));
+  m.impl("random_uniform", TORCH_BOX(&random_numbers<false>));
+  m.impl("random_normal", TORCH_BOX(&random_numbers<true>));
+}
+
+}  // namespace softrank
