@@ -26,10 +26,10 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
 def lift_to_grid(
     ranks: Tensor, mask: Tensor | None = None, *, grid: str = "paper", dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Soft ranks of ranks: `ranks / (N - 1)` on the paper's grid (0 for N = 1), `(ranks + 1/2) / N` on the mid-point grid.
+    """Soft ranks of ranks: `ranks / (N - 1)` on the paper's grid (0 for N = 1), `(ranks + 1/2) / N` on the midpoint one.
 
-    ranks: (B, N) int64, `ranks[item] = place` (not an order). mask: (B, N) bool, True = real item; N is then counted per
-    row and padding gets 0. Returns (B, N) of dtype.
+    ranks: (B, N) int64, `ranks[item] = place` (not an order). mask: (B, N) bool, True = real item; N is then counted
+    per row and padding gets 0. Returns (B, N) of dtype.
     """
     check_choice("grid", grid, GRIDS)
     if ranks.dtype != torch.int64 or ranks.ndim != 2:
@@ -87,10 +87,11 @@ def reverse_step(
 ) -> Tensor:
     """Draw z_s given z_t and the (predicted) clean end, 0 <= s < t <= 1: the Gaussian bridge of paper equation 6.
 
-    Mean `(1 - s/t) z_clean + (s/t) z_t` (z_ref cancels), deviation `noise_scale sqrt(s (t - s) / t)`; exactly z_clean at s = 0.
-    carry="exact" returns the unfolded value: carry it to the next step and read orders off its `reflect`, which keeps
-    the marginals of `forward_sample`. carry="reflected" returns the folded value, the paper's Algorithm 1, whose marginals
-    drift slightly. z_t, z_clean, noise: (B, N), noise standard normal. t, s: numbers or (B,). Returns (B, N).
+    Mean `(1 - s/t) z_clean + (s/t) z_t` (z_ref cancels), deviation `noise_scale sqrt(s (t - s) / t)`; exactly z_clean
+    at s = 0. carry="exact" returns the unfolded value: carry it to the next step and read orders off its `reflect`,
+    which keeps the marginals of `forward_sample`. carry="reflected" returns the folded value, the paper's Algorithm 1,
+    whose marginals drift slightly. z_t, z_clean, noise: (B, N), noise standard normal. t, s: numbers or (B,). Returns
+    (B, N).
     """
     check_choice("carry", carry, CARRIES)
     _check_noise_scale(noise_scale)

@@ -1,7 +1,7 @@
 """Counter-based random numbers: no generator state, no order of drawing.
 
-A number is a function of (seed, sample, step, stream, index) through Philox-4x32-10: sample i's noise does not depend on
-the batch that it is computed in, its row there, the number of threads or the device, and the plain-torch reference
+A number is a function of (seed, sample, step, stream, index) through Philox-4x32-10: sample i's noise does not depend
+on the batch that it is computed in, its row there, the number of threads or the device, and the plain-torch reference
 gives the same bits. `step` counts diffusion steps and `index` places or items. `stream` keeps uses apart.
 """
 

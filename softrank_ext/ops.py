@@ -85,12 +85,13 @@ def decode_chamber(soft_ranks: Tensor, mask: Tensor | None = None) -> tuple[Tens
     is False stand behind all real ones, in index order, whatever their soft ranks.
     Raises ValueError if a real item's soft rank is NaN (skipped while compiling, where data cannot be read).
     """
-    if isinstance(soft_ranks, Tensor) and soft_ranks.ndim == 1:
-        order, ranks = decode_chamber(soft_ranks[None], None if mask is None else mask[None])
-        return order[0], ranks[0]
-    _check_float_tensor("soft_ranks", soft_ranks, "(B, N) or (N,)", 2)
+    is_one_row = isinstance(soft_ranks, Tensor) and soft_ranks.ndim == 1
+    _check_float_tensor("soft_ranks", soft_ranks, "(B, N) or (N,)", 1 if is_one_row else 2)
     if mask is not None:
         _check_bool_mask("mask", mask, "soft_ranks", soft_ranks)
+    if is_one_row:
+        order, ranks = decode_chamber(soft_ranks[None], None if mask is None else mask[None])
+        return order[0], ranks[0]
     if not torch.compiler.is_compiling():
         _check_no_nan(soft_ranks, mask)
     return torch.ops.softrank_ext.decode_chamber(soft_ranks, mask)
@@ -300,7 +301,8 @@ def _save_pick_inputs(ctx: Any, inputs: tuple, output: Any) -> None:
 def _pick_gradient(ctx: Any, _: Any, grad_log_prob: Tensor) -> tuple[Tensor, None, None]:
     """d log_prob / d scores = one_hot(choice) - softmax over the remaining set (the score function)."""
     scores, remaining, choice = ctx.saved_tensors
-    probabilities = scores.masked_fill(~remaining, -torch.inf).softmax(1)
+    _, weight = reference.pick_weights(scores, remaining)
+    probabilities = weight / weight.sum(1, keepdim=True)
     is_choice = torch.zeros_like(scores).scatter_(1, choice[:, None], 1.0)
     return (is_choice - probabilities) * grad_log_prob[:, None], None, None
 

@@ -49,7 +49,7 @@ def compose(order: Tensor, slots: Tensor) -> Tensor:
 
 
 def check_order(order: Tensor, name: str = "order") -> None:
-    """Raise ValueError unless each row of `order` (B, N) or (N,) int64 holds 0 to N-1 once. Reads the data: one sync."""
+    """Raise ValueError unless each row of `order` (B, N) or (N,) int64 holds 0 to N-1 once. Reads the data: a sync."""
     if not isinstance(order, Tensor) or order.dtype != torch.int64 or order.ndim not in (1, 2):
         got = f"{tuple(order.shape)} {order.dtype}" if isinstance(order, Tensor) else type(order).__name__
         raise ValueError(f"{name} must be (B, N) or (N,) int64, got {got}")
@@ -79,8 +79,8 @@ def check_slots(order: Tensor, mask: Tensor | None, name: str = "order") -> None
 def chamber_margin(soft_ranks: Tensor, mask: Tensor | None = None) -> Tensor:
     """Distance of soft ranks to the nearest wall z_i = z_j of their chamber, in the sup norm: half the smallest gap.
 
-    soft_ranks: (B, N) or (N,) float. mask: bool of the same shape, True = real item. Returns (B,) or a scalar: by so much
-    every soft rank may move before the order can change. +inf where fewer than two items are real.
+    soft_ranks: (B, N) or (N,) float. mask: bool of the same shape, True = real item. Returns (B,) or a scalar: by so
+    much every soft rank may move before the order can change. +inf where fewer than two items are real.
     """
     if mask is not None and mask.shape != soft_ranks.shape:
         raise ValueError(f"mask must have the shape of soft_ranks {tuple(soft_ranks.shape)}, got {tuple(mask.shape)}")

@@ -69,25 +69,33 @@ def decode_chamber(soft_ranks: Tensor, mask: Tensor | None) -> tuple[Tensor, Ten
     return order, ranks
 
 
+def pick_weights(scores: Tensor, remaining: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores (B, N) less the highest remaining one, 0 where they equal it; and their exp, 0 outside the set."""
+    masked = scores.masked_fill(~remaining, -torch.inf)
+    top = masked.amax(1, keepdim=True)
+    relative = torch.where(masked == top, 0.0, masked - top)  # the top may be infinite, where inf - inf is NaN
+    return relative, torch.where(remaining, relative.exp(), 0.0)
+
+
 def pick(scores: Tensor, remaining: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
     """Draw one item per row from the softmax over the remaining set by inverse CDF; greedy when uniform is None.
 
     scores (B, N) float, remaining (B, N) bool, uniform (B,) in [0, 1) -> choice (B,) int64, log_prob (B,).
     Scores of +inf share all the probability; a row whose remaining scores are all -inf is uniform.
     """
-    if remaining.shape[0] > 0 and not bool(remaining.any(1).all()):
+    if scores.shape[0] == 0:
+        return scores.new_empty(0, dtype=torch.int64), scores.new_empty(0)
+    if not bool(remaining.any(1).all()):
         row = int((~remaining.any(1)).nonzero()[0])
         raise RuntimeError(f"remaining must hold at least one item per row, got none in row {row}")
-    masked = scores.masked_fill(~remaining, -torch.inf)
-    if bool(masked.isnan().any()):
-        row = int(masked.isnan().any(1).nonzero()[0])
+    is_nan = scores.isnan() & remaining
+    if bool(is_nan.any()):
+        row = int(is_nan.any(1).nonzero()[0])
         raise RuntimeError(f"scores must not be NaN where remaining is True, got NaN in row {row}")
-    top = masked.amax(1, keepdim=True)
-    relative = torch.where(masked == top, torch.zeros_like(masked), masked - top)
-    weight = torch.where(remaining, relative.exp(), torch.zeros_like(masked))
+    relative, weight = pick_weights(scores, remaining)
     total = weight.sum(1, keepdim=True)
     if uniform is None:
-        choice = torch.where(remaining & (masked == top), 1, 0).argmax(1)
+        choice = (remaining & (relative == 0)).to(torch.int8).argmax(1)
     else:
         cumulative = weight.cumsum(1)
         is_past = (cumulative > uniform[:, None].to(weight.dtype) * total) & (weight > 0)
