@@ -43,7 +43,7 @@ template <typename T>
 __global__ void decode_chamber_kernel(const T* soft_ranks, const bool* mask, int64_t n, int64_t* order,
                                       int64_t* ranks) {
   __shared__ T tile_values[largest_block];
-  __shared__ bool tile_is_real[largest_block];
+  __shared__ uint8_t tile_is_real[largest_block];
   const int64_t threads = blockDim.x, blocks_per_row = blocks_for(n, threads);
   const int64_t row_start = blockIdx.x / blocks_per_row * n;
   const int64_t item = blockIdx.x % blocks_per_row * threads + threadIdx.x;
@@ -61,7 +61,7 @@ __global__ void decode_chamber_kernel(const T* soft_ranks, const bool* mask, int
     __syncthreads();  // the tile is complete
     const int64_t tile_size = n - first < threads ? n - first : threads;
     for (int64_t i = 0; i < tile_size; ++i) {
-      rank += comes_before(tile_values[i], tile_is_real[i], first + i, value, is_real, item);
+      rank += comes_before(tile_values[i], bool(tile_is_real[i]), first + i, value, is_real, item);
     }
     __syncthreads();  // nobody reads the tile any more
   }
