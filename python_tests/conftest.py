@@ -1,0 +1,49 @@
+"""Fixtures shared by the tests."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import settings
+
+from softrank_ext.model import DECODER_HEADS, SoftRankConfig, SoftRankModel
+
+# The same examples in every run, and no verdict about the machine's speed.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.load_profile("steady")
+
+
+@pytest.fixture
+def make_model() -> Callable[..., SoftRankModel]:
+    """Makes tiny models of items (N, 2) whose random weights give distributions far from uniform."""
+
+    def make(
+        head: str, dtype: torch.dtype = torch.float32, *, norm_first: bool = True, max_items: int = 200
+    ) -> SoftRankModel:
+        torch.manual_seed(7)
+        config = SoftRankConfig(
+            d_model=16,
+            feed_forward=24,
+            heads=2,
+            encoder_layers=2,
+            decoder_layers=2 if head in DECODER_HEADS else 0,
+            head=head,
+            max_items=max_items if head == "linear" else None,
+            norm_first=norm_first,
+            embedder={"kind": "linear", "features": 2},
+        )
+        model = SoftRankModel(config).to(dtype)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("bias") or "norm" in name:
+                    parameter += 0.1 * torch.randn_like(parameter)
+            if head == "pointer":
+                model.head.weight *= 2
+                model.head.slot_weight += 0.2 * torch.randn_like(model.head.slot_weight)
+            elif head == "linear":
+                model.head.weight *= 2
+            elif head == "pl":
+                model.head[2].weight *= 15
+        return model.eval()
+
+    return make

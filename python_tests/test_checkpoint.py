@@ -1,0 +1,141 @@
+"""Saving and loading: what is read is what was written, and every damage is named."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from softrank_ext import SoftRankModel, checkpoint
+from softrank_ext.model import HEADS, SoftRankConfig
+
+
+class OwnEmbedder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 16)
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, items):
+        return self.norm(self.first(items).flatten(0, 1)).unflatten(0, items.shape[:2])
+
+
+@pytest.fixture
+def folder(make_model, tmp_path):
+    make_model("pointer").save_pretrained(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64), ids=str)
+@pytest.mark.parametrize("head", HEADS)
+def test_what_is_read_is_what_was_written(make_model, tmp_path, head, dtype):
+    model, items = make_model(head, dtype), torch.randn(2, 5, 2, dtype=dtype)
+    model.train().save_pretrained(tmp_path)
+    read = SoftRankModel.from_pretrained(str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    assert not read.training and read.config == model.config
+    for got, wanted in zip(read.decode(items, 0.4), model.eval().decode(items, 0.4), strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_saving_again_replaces(folder, make_model):
+    model = make_model("pointer")
+    with torch.no_grad():
+        model.start += 1
+    model.save_pretrained(folder)
+    assert torch.equal(SoftRankModel.from_pretrained(folder).start, model.start)
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_failed_save_leaves_the_old_files(folder, make_model, monkeypatch):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def fail(tensors, path, metadata):
+        with open(path, "wb") as file:
+            file.write(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(checkpoint, "save_file", fail)
+    with pytest.raises(OSError, match="disk full"):
+        make_model("linear").save_pretrained(folder)
+    assert {name: (folder / name).read_bytes() for name in before} == before
+
+
+def test_embedder_of_the_users_own(tmp_path):
+    config = SoftRankConfig(d_model=16, feed_forward=24, heads=2, encoder_layers=1, decoder_layers=1)
+    model = SoftRankModel(config, OwnEmbedder())
+    model.embed(torch.randn(4, 5, 3))
+    model.eval().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="was saved with an embedder of its own: pass from_pretrained"):
+        SoftRankModel.from_pretrained(tmp_path)
+    read = SoftRankModel.from_pretrained(tmp_path, embedder=OwnEmbedder())
+    items = torch.randn(2, 5, 3)
+    assert torch.equal(read.embed(items), model.embed(items))
+
+
+def test_bundled_models_are_found_by_name(folder, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_BUNDLED", folder.parent)
+    assert checkpoint.bundled_names() == ["saved"]
+    assert SoftRankModel.from_pretrained("saved").config.head == "pointer"
+    with pytest.raises(FileNotFoundError, match=r"mnist is neither a folder nor a bundled model \(bundled: saved\)"):
+        SoftRankModel.from_pretrained("mnist")
+
+
+def test_missing_files(folder, tmp_path):
+    with pytest.raises(FileNotFoundError, match="is neither a folder nor a bundled model"):
+        SoftRankModel.from_pretrained(tmp_path / "nowhere")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors is missing: a saved model is a folder with"):
+        SoftRankModel.from_pretrained(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"config\.json is missing: a saved model is a folder with"):
+        SoftRankModel.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("kept", (0, 5, 1000, -1))
+def test_truncated_weights(folder, kept):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"model\.safetensors is truncated or not a safetensors file"):
+        SoftRankModel.from_pretrained(folder)
+
+
+def test_wrong_tensors(folder):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    save_file({name: tensor for name, tensor in tensors.items() if name != "start"}, path)
+    with pytest.raises(ValueError, match=r"does not fit its config\.json: missing start, unexpected nothing"):
+        SoftRankModel.from_pretrained(folder)
+    save_file({**tensors, "stop": tensors["start"].clone()}, path)
+    with pytest.raises(ValueError, match=r"does not fit its config\.json: missing nothing, unexpected stop"):
+        SoftRankModel.from_pretrained(folder)
+    save_file({**tensors, "start": torch.zeros(8)}, path)
+    with pytest.raises(ValueError, match=r"does not fit its config\.json: start must be \(16,\), got \(8,\)"):
+        SoftRankModel.from_pretrained(folder)
+    save_file({**tensors, "start": torch.zeros(16, dtype=torch.int64)}, path)
+    with pytest.raises(ValueError, match=r"start must be torch\.float32 or torch\.float64, got torch\.int64"):
+        SoftRankModel.from_pretrained(folder)
+
+
+def test_wrong_config(folder):
+    path = folder / "config.json"
+    fields = json.loads(path.read_text())
+    for text, message in (
+        (json.dumps({**fields, "colour": 1}), "has unknown field colour; known are d_model, feed_forward, heads"),
+        (json.dumps({**fields, "heads": 3}), r"config\.json: d_model must be even and a multiple of heads = 3"),
+        (json.dumps([1]), "must hold a JSON object, got list"),
+        (path.read_text()[:20], "is not valid JSON"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            SoftRankModel.from_pretrained(folder)
+
+
+def test_config_of_another_size_is_told(folder, make_model):
+    config = replace(make_model("pointer").config, feed_forward=32)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "feed_forward": config.feed_forward}))
+    with pytest.raises(ValueError, match=r"feed_in\.(weight|bias) must be \(32.*got \(24"):
+        SoftRankModel.from_pretrained(folder)

@@ -1,0 +1,339 @@
+"""decode_order: cached, uncached, teacher-forced and torch's own decoder agree; draws follow the distribution."""
+
+from itertools import permutations
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from softrank_ext import noise, ops, reference
+from softrank_ext.model import DECODER_HEADS, HEADS, sine_cosine
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+# compiled, cache: the kernel, plain torch with caches, plain torch without.
+PATHS = ((True, True), (False, True), (False, False))
+
+
+def random_orders(B: int, N: int) -> Tensor:
+    return torch.rand(B, N).argsort(1)
+
+
+def mixed_mask(sizes: list[int], N: int) -> Tensor:
+    """Rows with that many real slots, at random places."""
+    mask = torch.zeros(len(sizes), N, dtype=torch.bool)
+    for row, size in enumerate(sizes):
+        mask[row, torch.randperm(N)[:size]] = True
+    return mask
+
+
+def real_first(order: Tensor, mask: Tensor) -> Tensor:
+    return order.gather(1, (~mask.gather(1, order)).to(torch.int8).argsort(dim=1, stable=True))
+
+
+def op_arguments(model, items: Tensor, mask: Tensor) -> dict[str, object]:
+    """Arguments of ops.decode_order for a model at t = 0.6, made as SoftRankModel.decode documents them."""
+    embedded = model.embed(items, mask)
+    memory = model.encode(embedded, 0.6, mask)
+    time = model.time_embedder(torch.tensor([0.6 * 5], dtype=items.dtype))
+    head_keys, head_bias = model.head(memory, (mask.cumsum(1) - 1).clamp(min=0))
+    return {
+        "weights": [*model.decoder_layers.parameters(), *model.decoder_norm.parameters()],
+        "heads": model.config.heads,
+        "norm_first": model.config.norm_first,
+        "memory": memory,
+        "tokens": embedded + time,
+        "start": (model.start + time).expand(len(items), -1).contiguous(),
+        "places": sine_cosine(items.shape[1], model.config.d_model, items),
+        "head_keys": head_keys,
+        "head_bias": head_bias,
+        "mask": mask,
+    }
+
+
+@pytest.fixture
+def arguments(make_model):
+    torch.manual_seed(1)
+    model = make_model("pointer")
+    mask = mixed_mask([6, 3, 1], 6)
+    with torch.no_grad():
+        return op_arguments(model, torch.randn(3, 6, 2), mask)
+
+
+@pytest.mark.parametrize("compiled, cache", PATHS)
+@pytest.mark.parametrize("sizes", ([1], [2, 2], [7, 7, 7], [5, 1, 7, 2, 0, 6], [200]), ids=str)
+@pytest.mark.parametrize("norm_first", (True, False))
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("head", DECODER_HEADS)
+def test_forced_order_equals_teacher_forcing(make_model, head, dtype, norm_first, sizes, compiled, cache):
+    torch.manual_seed(2)
+    model = make_model(head, dtype, norm_first=norm_first)
+    B, N = len(sizes), max(sizes)
+    mask = mixed_mask(sizes, N)
+    items, t = torch.randn(B, N, 2, dtype=dtype), torch.rand(B, dtype=dtype)
+    forced_order = real_first(random_orders(B, N), mask)
+    with torch.no_grad():
+        wanted = model.log_prob(items, t, forced_order, mask).per_place
+    order, log_probs = model.decode(items, t, mask, forced_order=forced_order, compiled=compiled, cache=cache)
+    torch.testing.assert_close(log_probs, wanted, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    is_real_place = torch.arange(N) < mask.sum(1, keepdim=True)
+    assert torch.equal(order[is_real_place], forced_order[is_real_place])
+    assert torch.equal(order.sort(1).values, torch.arange(N).expand(B, N))
+    last = mask.sum(1) - 1
+    assert all(log_probs[row, last[row] :].eq(0).all() for row in range(B))
+
+
+@pytest.mark.parametrize("compiled, cache", PATHS)
+@pytest.mark.parametrize("norm_first", (True, False))
+def test_agrees_with_torch_decoder(make_model, norm_first, compiled, cache):
+    """The same weights in nn.TransformerDecoder give the same log-probabilities."""
+    torch.manual_seed(3)
+    model = make_model("pointer", torch.float64, norm_first=norm_first)
+    items, mask = torch.randn(4, 6, 2, dtype=torch.float64), mixed_mask([6, 4, 6, 2], 6)
+    forced_order = real_first(random_orders(4, 6), mask)
+    with torch.no_grad():
+        inputs = op_arguments(model, items, mask)
+    layers = []
+    for layer in model.decoder_layers:
+        theirs = nn.TransformerDecoderLayer(
+            16, 2, 24, dropout=0.0, batch_first=True, norm_first=norm_first, dtype=torch.float64
+        )
+        theirs.load_state_dict(
+            {
+                "self_attn.in_proj_weight": layer.self_qkv.weight,
+                "self_attn.in_proj_bias": layer.self_qkv.bias,
+                "self_attn.out_proj.weight": layer.self_out.weight,
+                "self_attn.out_proj.bias": layer.self_out.bias,
+                "multihead_attn.in_proj_weight": torch.cat((layer.memory_query.weight, layer.memory_key_value.weight)),
+                "multihead_attn.in_proj_bias": torch.cat((layer.memory_query.bias, layer.memory_key_value.bias)),
+                "multihead_attn.out_proj.weight": layer.memory_out.weight,
+                "multihead_attn.out_proj.bias": layer.memory_out.bias,
+                "linear1.weight": layer.feed_in.weight,
+                "linear1.bias": layer.feed_in.bias,
+                "linear2.weight": layer.feed_out.weight,
+                "linear2.bias": layer.feed_out.bias,
+                "norm1.weight": layer.self_norm.weight,
+                "norm1.bias": layer.self_norm.bias,
+                "norm2.weight": layer.memory_norm.weight,
+                "norm2.bias": layer.memory_norm.bias,
+                "norm3.weight": layer.feed_norm.weight,
+                "norm3.bias": layer.feed_norm.bias,
+            }
+        )
+        layers.append(theirs)
+    tokens, start, places = inputs["tokens"], inputs["start"], inputs["places"]
+    x = torch.stack([start, *(tokens[torch.arange(4), forced_order[:, i]] for i in range(5))], 1) + places
+    with torch.no_grad():
+        for theirs in layers:
+            x = theirs(
+                x,
+                inputs["memory"],
+                tgt_mask=nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.float64),
+                memory_key_padding_mask=~mask,
+                tgt_is_causal=True,
+            )
+        states = model.decoder_norm(x)
+        # The paper's score in full, with the terms u . d_i + b that cancel.
+        u, b = torch.randn(16, dtype=torch.float64), 0.7
+        memory, weight, slot_weight = inputs["memory"], model.head.weight, model.head.slot_weight
+        scores = torch.einsum("bid,de,bke->bik", states, weight, memory)
+        scores += (states @ u)[..., None] + (memory @ slot_weight)[:, None] + b
+    wanted = torch.zeros(4, 6, dtype=torch.float64)
+    for row in range(4):
+        left = mask[row].nonzero()[:, 0].tolist()
+        for place in range(len(left)):
+            pick = int(forced_order[row, place])
+            wanted[row, place] = scores[row, place, pick] - scores[row, place, left].logsumexp(0)
+            left.remove(pick)
+    _, log_probs = model.decode(items, 0.6, mask, forced_order=forced_order, compiled=compiled, cache=cache)
+    torch.testing.assert_close(log_probs, wanted, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("head", DECODER_HEADS)
+def test_greedy_orders_are_identical_on_1000_inputs(make_model, head):
+    torch.manual_seed(4)
+    model = make_model(head)
+    items, mask = torch.randn(1000, 8, 2), mixed_mask((1 + torch.arange(1000) % 8).tolist(), 8)
+    compiled, plain, uncached = (
+        model.decode(items, 0.4, mask, compiled=compiled, cache=cache) for compiled, cache in PATHS
+    )
+    assert torch.equal(compiled[0], plain[0])
+    assert torch.equal(uncached[0], plain[0])
+    alone = torch.cat([model.decode(items[i : i + 1], 0.4, mask[i : i + 1])[0] for i in range(0, 1000, 20)])
+    assert torch.equal(alone, plain[0][::20])
+    # Each greedy pick is the best of what remains, by the teacher-forced pass.
+    scores = model.scores(model.embed(items, mask), 0.4, plain[0], mask)
+    for row in range(0, 1000, 10):
+        left = mask[row].nonzero()[:, 0].tolist()
+        for place, pick in enumerate(plain[0][row, : len(left)].tolist()):
+            assert scores[row, place, pick] >= scores[row, place, left].max() - 1e-4
+            left.remove(pick)
+
+
+@pytest.mark.parametrize("compiled, cache", PATHS)
+@pytest.mark.parametrize("head", HEADS)
+def test_draws_are_the_same_padded_and_alone(make_model, head, compiled, cache):
+    torch.manual_seed(5)
+    model = make_model(head, torch.float64)
+    sizes = [6, 2, 4, 1, 5]
+    mask = mixed_mask(sizes, 6)
+    items, uniform = torch.randn(5, 6, 2, dtype=torch.float64), torch.rand(5, 6, dtype=torch.float64)
+    for filling in (0.0, 1e9, torch.nan):
+        items[~mask] = filling
+        order, log_probs = model.decode(items, 0.8, mask, uniform=uniform, compiled=compiled, cache=cache)
+        for row, size in enumerate(sizes):
+            real = mask[row].nonzero()[:, 0]
+            alone, alone_log_probs = model.decode(
+                items[row : row + 1, real], 0.8, uniform=uniform[row : row + 1, :size], compiled=compiled, cache=cache
+            )
+            assert torch.equal(order[row, :size], real[alone[0]])
+            assert torch.equal(order[row, size:], (~mask[row]).nonzero()[:, 0])
+            torch.testing.assert_close(log_probs[row, :size], alone_log_probs[0], atol=1e-12, rtol=1e-12)
+            assert log_probs[row, size:].eq(0).all()
+
+
+@pytest.mark.parametrize("filling", (1e9, torch.nan))
+def test_padding_of_the_op_has_no_effect(arguments, filling):
+    wanted = ops.decode_order(**arguments)
+    is_padding = ~arguments["mask"][..., None]
+    for name in ("memory", "tokens", "head_keys"):
+        arguments[name] = arguments[name].masked_fill(is_padding, filling)
+    arguments["head_bias"] = arguments["head_bias"].masked_fill(~arguments["mask"], filling)
+    for got, want in zip(ops.decode_order(**arguments), wanted, strict=True):
+        assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "head, N, compiled, cache, draws",
+    (
+        ("linear", 4, True, True, 200_000),
+        ("pointer", 5, True, True, 200_000),
+        ("linear", 5, False, True, 30_000),
+        ("pointer", 4, False, True, 30_000),
+        ("pointer", 4, False, False, 30_000),
+        ("gpl", 4, True, True, 30_000),
+        ("pl", 5, True, True, 30_000),
+    ),
+)
+def test_draws_follow_the_enumerated_probabilities(make_model, head, N, compiled, cache, draws):
+    torch.manual_seed(6)
+    model = make_model(head)
+    items = torch.randn(1, N, 2)
+    orders = torch.tensor(list(permutations(range(N))))
+    with torch.no_grad():
+        log_prob = model.log_prob(items.expand(len(orders), -1, -1), 1.0, orders).total.double()
+    uniform = noise.uniform(11, torch.arange(draws), 0, N, stream=noise.PICK_STREAM)
+    embedded = model.embed(items).expand(draws, -1, -1)
+    order, drawn_log_probs = model.decode(
+        embedded, 1.0, uniform=uniform, compiled=compiled, cache=cache, is_embedded=True
+    )
+    digits = N ** torch.arange(N)
+    index = torch.searchsorted((orders * digits).sum(1).sort().values, (order * digits).sum(1))
+    by_index = (orders * digits).sum(1).argsort()
+    counts = torch.bincount(index, minlength=len(orders))
+    torch.testing.assert_close(drawn_log_probs.sum(1).double(), log_prob[by_index][index], atol=1e-4, rtol=0)
+
+    def p_value(probabilities: Tensor) -> float:
+        expected = probabilities[by_index] * draws
+        is_rare = expected < 10
+        observed = torch.cat((counts[~is_rare], counts[is_rare].sum()[None]))
+        expected = torch.cat((expected[~is_rare], expected[is_rare].sum()[None]))
+        is_possible = expected > 0
+        assert observed[~is_possible].sum() == 0
+        expected, observed = expected[is_possible], observed[is_possible]
+        return stats.chisquare(observed.numpy(), (expected * observed.sum() / expected.sum()).numpy()).pvalue
+
+    assert p_value(log_prob.exp()) > 1e-4
+    # Negative control: a distribution a little flatter than the model's is told apart.
+    assert p_value((log_prob / 1.2).softmax(0)) < 1e-6
+
+
+@pytest.mark.parametrize("compiled, cache", PATHS)
+@pytest.mark.parametrize("head", HEADS)
+def test_temperature_divides_the_scores(make_model, head, compiled, cache):
+    torch.manual_seed(7)
+    model = make_model(head, torch.float64)
+    items, uniform = torch.randn(6, 5, 2, dtype=torch.float64), torch.rand(6, 5, dtype=torch.float64)
+    order, log_probs = model.decode(items, 0.2, uniform=uniform, temperature=2.5, compiled=compiled, cache=cache)
+    scores = model.scores(model.embed(items), 0.2, order).detach() / 2.5
+    for row in range(6):
+        left = list(range(5))
+        for place, pick in enumerate(order[row].tolist()):
+            wanted = scores[row, place, pick] - scores[row, place, left].logsumexp(0)
+            torch.testing.assert_close(log_probs[row, place], wanted, atol=1e-10, rtol=0)
+            left.remove(pick)
+    cold, _ = model.decode(items, 0.2, uniform=uniform, temperature=1e-6, compiled=compiled, cache=cache)
+    assert torch.equal(cold, model.decode(items, 0.2, compiled=compiled, cache=cache)[0])
+
+
+def test_packed_weights_are_shared_between_calls(make_model):
+    model, items = make_model("pointer"), torch.randn(3, 6, 2)
+    shared = model.decoder_weights()
+    wanted = model.decode(items, 0.4)
+    for _ in range(2):
+        assert torch.equal(model.decode(items, 0.4, decoder_weights=shared)[1], wanted[1])
+
+
+def test_no_rows(make_model):
+    order, log_probs = make_model("pointer").decode(torch.randn(0, 5, 2), 0.4, uniform=torch.rand(0, 5))
+    assert order.shape == log_probs.shape == (0, 5)
+
+
+@pytest.mark.parametrize("choice", ("greedy", "uniform", "forced_order"))
+def test_opcheck(arguments, choice):
+    weights = [weight.detach() for weight in arguments.pop("weights")]
+    arguments["uniform"] = torch.rand(3, 6) if choice == "uniform" else None
+    forced_order = real_first(random_orders(3, 6), arguments["mask"]) if choice == "forced_order" else None
+    torch.library.opcheck(
+        torch.ops.softrank_ext.decode_order,
+        (weights, None),
+        {**arguments, "forced_order": forced_order, "temperature": 0.9},
+    )
+    torch.library.opcheck(torch.ops.softrank_ext.pack_decoder, (weights,))
+
+
+def test_reference_is_the_specification(arguments):
+    uniform = torch.rand(3, 6)
+    got = ops.decode_order(**arguments, uniform=uniform)
+    wanted = reference.decode_order(**arguments, packed=None, uniform=uniform, forced_order=None, temperature=1.0)
+    assert torch.equal(got[0], wanted[0])
+    torch.testing.assert_close(got[1], wanted[1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    (
+        ({"memory": torch.zeros(3, 6)}, r"memory must be a \(B, N, D\) tensor of float32 or float64, got \(3, 6\)"),
+        ({"memory": None}, "memory must be .* got NoneType"),
+        ({"weights": [torch.zeros(16)] * 5}, "weights must be 20 tensors per layer and 2 of the final norm, got 5"),
+        ({"heads": 3}, "heads must divide D = 16, got 3"),
+        ({"tokens": torch.zeros(3, 5, 16)}, r"tokens must be \(3, 6, 16\) .* got \(3, 5, 16\)"),
+        ({"start": torch.zeros(16)}, r"start must be \(3, 16\) .* got \(16,\)"),
+        (
+            {"places": torch.zeros(6, 16).double()},
+            r"places must be \(6, 16\) of memory's torch.float32, got .* float64",
+        ),
+        ({"head_keys": torch.zeros(2, 6, 16)}, r"head_keys must be \(3, 6, 16\) or \(1, 6, 16\)"),
+        ({"head_bias": torch.zeros(1, 6)}, "head_keys and head_bias must have as many rows, got 3 and 1"),
+        ({"mask": torch.ones(3, 6)}, "mask must be a bool tensor of the shape of memory's slots"),
+        ({"uniform": torch.zeros(3)}, r"uniform must be \(3, 6\)"),
+        ({"temperature": 0.0}, "temperature must be positive and finite, got 0.0"),
+        ({"forced_order": torch.zeros(3, 6).long()}, "forced_order must hold each of 0 to 5 once per row"),
+        ({"forced_order": torch.arange(5).expand(3, 5)}, "forced_order must have the shape of mask"),
+    ),
+)
+def test_errors(arguments, change, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        ops.decode_order(**{**arguments, **change})
+
+
+def test_errors_of_weights_and_forced_order(arguments):
+    weights = list(arguments["weights"])
+    weights[22] = weights[22][:16]
+    with pytest.raises(ValueError, match=r"weights of layer 1 self_qkv_weight must be \(48, 16\) .* got \(16, 16\)"):
+        ops.decode_order(**{**arguments, "weights": weights})
+    order = real_first(random_orders(3, 6), arguments["mask"])
+    with pytest.raises(ValueError, match="takes either uniform or forced_order, got both"):
+        ops.decode_order(**arguments, uniform=torch.zeros(3, 6), forced_order=order)
+    with pytest.raises(ValueError, match="forced_order must list real slots before padded ones, row 1 is"):
+        ops.decode_order(**arguments, forced_order=order.flip(1))
