@@ -1,0 +1,319 @@
+"""sample(): right frames, right distribution, the same samples however they are computed, every error."""
+
+import math
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from softrank_ext import Samples, bridge, decode_chamber, reflect, sample
+from softrank_ext.model import HEADS, SoftRankConfig, SoftRankModel
+from softrank_ext.permutations import arrange, check_order, compose, ranks_of
+
+# compiled, cache: the kernel, plain torch with caches, plain torch without.
+PATHS = ((True, True), (False, True), (False, False))
+
+
+def index_of(order: Tensor) -> Tensor:
+    """Number of each order (..., N) among all N! in lexicographic order."""
+    N = order.shape[-1]
+    number = torch.zeros(order.shape[:-1], dtype=torch.int64)
+    for place in range(N):
+        number = number * (N - place) + (order[..., place + 1 :] < order[..., place : place + 1]).sum(-1)
+    return number
+
+
+@pytest.mark.parametrize("mask", (None, "mixed"))
+@pytest.mark.parametrize("head", HEADS)
+def test_fields(make_model, head, mask):
+    torch.manual_seed(1)
+    model, items = make_model(head), torch.randn(3, 5, 2)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 0, 1, 1], [0, 0, 0, 1, 0]], dtype=torch.bool) if mask else None
+    samples = sample(model, items, mask=mask, num_samples=4, record=True)
+    assert isinstance(samples, Samples) and len(samples) == 3
+    assert samples.order.shape == samples.ranks.shape == samples.soft_ranks.shape == (3, 4, 5)
+    assert samples.log_prob.shape == samples.margin.shape == (3, 4)
+    check_order(samples.order.flatten(0, 1))
+    assert torch.equal(samples.ranks, ranks_of(samples.order))
+    sizes = [5, 3, 1] if mask is not None else [5, 5, 5]
+    for row, size in enumerate(sizes):
+        real = list(range(5)) if mask is None else mask[row].nonzero()[:, 0].tolist()
+        for order, soft_ranks, margin in zip(
+            samples.order[row], samples.soft_ranks[row], samples.margin[row], strict=True
+        ):
+            assert sorted(order[:size].tolist()) == real and order[size:].tolist() == sorted(order[size:].tolist())
+            for place in range(size):
+                wanted = place / (size - 1) if size > 1 else 0.0
+                assert math.isclose(float(soft_ranks[order[place]]), wanted, abs_tol=1e-6)
+            assert soft_ranks[order[size:]].eq(0).all()
+            wanted = 0.5 / (size - 1) if size > 1 else math.inf
+            assert math.isclose(float(margin), wanted, abs_tol=1e-6)
+    assert [point.t for point in samples.trajectory] == [1.0, 0.8, 0.6, 0.4, 0.2]
+    for point in samples.trajectory:
+        assert ((point.soft_ranks >= 0) & (point.soft_ranks <= 1)).all()
+        check_order(point.order.flatten(0, 1))
+        check_order(point.predicted_order.flatten(0, 1))
+    assert torch.equal(samples.trajectory[-1].predicted_order, samples.order)
+    assert sample(model, items).trajectory is None
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_log_prob_is_that_of_the_last_prediction(make_model, head):
+    torch.manual_seed(2)
+    model, items = make_model(head, torch.float64), torch.randn(3, 5, 2, dtype=torch.float64)
+    samples = sample(model, items, num_samples=2, record=True)
+    last = samples.trajectory[-1]
+    for row in range(3):
+        for draw in range(2):
+            order_t, order = last.order[row, draw], samples.order[row, draw]
+            slots = ranks_of(order_t)[order]
+            log_prob = model.log_prob(items[row, order_t][None], 0.2, slots[None]).total.detach()
+            torch.testing.assert_close(samples.log_prob[row, draw], log_prob[0], atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("decode", ("sample", "greedy"))
+@pytest.mark.parametrize("head", HEADS)
+def test_same_samples_however_they_are_computed(make_model, head, decode):
+    """Any batch split, one instance at a time without padding, number of threads, compiled or plain, cached or not."""
+    torch.manual_seed(3)
+    model = make_model(head, torch.float64)
+    items = torch.randn(6, 5, 2, dtype=torch.float64)
+    mask = torch.rand(6, 5) < 0.7
+    mask[:, 2] = True
+    options = {"num_samples": 3, "decode": decode, "seed": 5}
+    wanted = sample(model, items, mask=mask, **options)
+    row_bytes = 8 * 5 * ((4 * model.config.decoder_layers + 12) * 16 + 2 * 24)
+    for max_memory in (1, 2 * row_bytes, 7 * row_bytes):
+        assert torch.equal(sample(model, items, mask=mask, max_memory=max_memory, **options).order, wanted.order)
+    for compiled, cache in PATHS:
+        other = sample(model, items, mask=mask, compiled=compiled, cache=cache, **options)
+        assert torch.equal(other.order, wanted.order)
+        torch.testing.assert_close(other.log_prob, wanted.log_prob, atol=1e-10, rtol=0)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert torch.equal(sample(model, items, mask=mask, **options).order, wanted.order)
+    finally:
+        torch.set_num_threads(threads)
+    for filling in (1e9, torch.nan):
+        filled = items.masked_fill(~mask[..., None], filling)
+        assert torch.equal(sample(model, filled, mask=mask, **options).order, wanted.order)
+    for row in range(6):
+        real = mask[row].nonzero()[:, 0]
+        alone = sample(model, items[row, real], first_sample=3 * row, **options)
+        assert torch.equal(real[alone.order], wanted.order[row, :, : len(real)])
+        torch.testing.assert_close(alone.log_prob, wanted.log_prob[row], atol=1e-10, rtol=0)
+    more = sample(model, items[:1], mask=mask[:1], **{**options, "num_samples": 2})
+    assert torch.equal(more.order[0], wanted.order[0, :2])
+
+
+@pytest.mark.parametrize("decode", ("sample", "greedy"))
+def test_batch_split_in_float32(make_model, decode):
+    """Rounding differs between batch sizes, so a rare draw may change: at most 1 in 100 (see the sampler's head)."""
+    torch.manual_seed(4)
+    model, items = make_model("pointer"), torch.randn(200, 8, 2)
+    whole = sample(model, items, decode=decode)
+    cut = sample(model, items, decode=decode, max_memory=500_000)
+    assert (whole.order == cut.order).all(-1).float().mean() >= 0.99
+
+
+def test_seeds_and_draws_differ(make_model):
+    model, items = make_model("pointer"), torch.randn(1, 8, 2)
+    samples = sample(model, items, num_samples=50, seed=1)
+    assert len(samples.order[0].unique(dim=0)) > 25
+    assert not torch.equal(samples.order, sample(model, items, num_samples=50, seed=2).order)
+    assert torch.equal(samples.order, sample(model, items, num_samples=50, seed=1).order)
+
+
+def chi_square(observed: Tensor, expected: Tensor) -> float:
+    """P-value of counts against expected ones; cells that expect fewer than 5 are taken together."""
+    is_rare = expected < 5
+    counts = torch.cat((observed[~is_rare], observed[is_rare].sum()[None])).double()
+    wanted = torch.cat((expected[~is_rare], expected[is_rare].sum()[None])).double()
+    return stats.chisquare(counts[wanted > 0].numpy(), wanted[wanted > 0].numpy()).pvalue
+
+
+@pytest.mark.parametrize("temperature", (1.0, 2.0))
+@pytest.mark.parametrize("head", HEADS)
+def test_one_step_draws_from_the_prediction(make_model, head, temperature):
+    """With one step, shuffled instances are equally likely and orders of each follow the model."""
+    torch.manual_seed(5)
+    model, items, draws = make_model(head, torch.float64), torch.randn(1, 4, 2, dtype=torch.float64), 20_000
+    orders = torch.tensor(list(permutations(range(4))))
+    assert torch.equal(index_of(orders), torch.arange(24))
+    wanted = torch.zeros(24, 24, dtype=torch.float64)  # (order of z_ref, order drawn)
+    with torch.no_grad():
+        for order_t in orders:
+            embedded = model.embed(items[:, order_t]).expand(24, -1, -1)
+            scores = model.scores(embedded, 1.0, orders) / temperature
+            for slots, slots_scores in zip(orders, scores, strict=True):
+                log_prob = sum(slots_scores[i, slots[i]] - slots_scores[i, slots[i:]].logsumexp(0) for i in range(4))
+                wanted[index_of(order_t), index_of(order_t[slots])] = log_prob.exp() / 24
+    assert math.isclose(float(wanted.sum()), 1.0, abs_tol=1e-9)
+    samples = sample(model, items, num_samples=draws, steps=1, temperature=temperature, record=True)
+    start, end = index_of(samples.trajectory[0].order[0]), index_of(samples.order[0])
+    assert chi_square(torch.bincount(start * 24 + end, minlength=576), wanted.flatten() * draws) > 1e-4
+    # Negative control: ranks taken for orders.
+    end = index_of(samples.ranks[0])
+    assert chi_square(torch.bincount(start * 24 + end, minlength=576), wanted.flatten() * draws) < 1e-6
+
+
+@pytest.mark.parametrize("carry", bridge.CARRIES)
+@pytest.mark.parametrize("reference", bridge.REFERENCES)
+def test_several_steps_agree_with_a_loop_by_hand(make_model, reference, carry):
+    """The last two states and the result, compared as one distribution over 6 x 6 x 6 cells."""
+    torch.manual_seed(6)
+    model, items, draws = make_model("pointer"), torch.randn(1, 3, 2), 20_000
+
+    def counts_of_samples(noise_scale: float) -> Tensor:
+        samples = sample(
+            model, items, num_samples=draws, steps=3, noise_scale=noise_scale, reference=reference, carry=carry,
+            record=True,
+        )  # fmt: skip
+        return counts_of([*(point.order[0] for point in samples.trajectory[1:]), samples.order[0]])
+
+    def counts_of(orders: list[Tensor]) -> Tensor:
+        first, second, third = (index_of(order) for order in orders)
+        return torch.bincount(36 * first + 6 * second + third, minlength=216)
+
+    repeated = items.expand(draws, -1, -1)
+    z_t = torch.rand(draws, 3) if reference == "uniform" else reflect(torch.randn(draws, 3))
+    seen = []
+    for t, s in pairwise((1.0, 2 / 3, 1 / 3, 0.0)):
+        order_t, _ = decode_chamber(reflect(z_t))
+        slots, _ = model.decode(arrange(repeated, order_t), t, uniform=torch.rand(draws, 3))
+        order = compose(order_t, slots)
+        mean = (1 - s / t) * ranks_of(order) / 2 + s / t * z_t
+        z_t = mean + 0.8 * math.sqrt(s * (t - s) / t) * torch.randn(draws, 3)
+        z_t = reflect(z_t) if carry == "reflected" else z_t
+        seen.append(order_t)
+    by_hand = counts_of([*seen[1:], order])
+
+    def p_value(counts: Tensor) -> float:
+        table = torch.stack((by_hand, counts))
+        return stats.chi2_contingency(table[:, table.sum(0) > 0].numpy()).pvalue
+
+    assert p_value(counts_of_samples(0.8)) > 1e-4
+    assert p_value(counts_of_samples(0.6)) < 1e-6  # negative control
+
+
+def test_an_oracle_is_followed(make_model, monkeypatch):
+    """A network that sorts the slots it sees by their first feature makes sample() sort the items."""
+    torch.manual_seed(7)
+    model, items = make_model("pointer"), torch.randn(20, 9, 2)
+    monkeypatch.setattr(model, "embed", lambda items, mask: torch.nn.functional.pad(items, (0, 14)))
+    monkeypatch.setattr(
+        model, "decode", lambda items, t, mask, **_: (items[..., 0].argsort(1), torch.zeros(items.shape[:2]))
+    )
+    samples = sample(model, items, num_samples=3, record=True)
+    wanted = items[..., 0].argsort(1)[:, None].expand(-1, 3, -1)
+    assert torch.equal(samples.order, wanted)
+    # Late states are close to the truth, early ones are not.
+    distances = [(point.soft_ranks - samples.soft_ranks).abs().mean() for point in samples.trajectory]
+    assert all(earlier > later for earlier, later in pairwise(distances))
+
+
+def test_items_are_embedded_once(make_model):
+    model, items, seen = make_model("pointer"), torch.randn(7, 4, 2), []
+    model.embedder.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    sample(model, items, num_samples=3)
+    assert len(seen) == 1
+    sample(model, items, num_samples=3, max_memory=40_000)
+    assert len(seen) > 2 and torch.equal(torch.cat(seen[1:]), items)
+
+
+def test_one_instance_and_numpy(make_model):
+    torch.manual_seed(8)
+    model, items = make_model("pointer"), torch.randn(4, 6, 2)
+    batch = sample(model, items, num_samples=3)
+    single = sample(model, items[0], num_samples=3)
+    assert single.order.shape == (3, 6) and torch.equal(single.order, batch.order[0])
+    assert torch.equal(batch[2].order, batch.order[2]) and batch[2].log_prob.shape == (3,)
+    mask = np.ones((4, 6), dtype=bool)
+    arrays = sample(model, items.double().numpy(), mask=mask, num_samples=3, record=True)
+    for field in (arrays.order, arrays.log_prob, arrays[1].margin, arrays.trajectory[0].soft_ranks):
+        assert isinstance(field, np.ndarray)
+    assert np.array_equal(arrays.order, batch.order.numpy())
+    assert isinstance(arrays.best(lambda order: order[..., 0]).order, np.ndarray)
+    assert sample(model, items[:0]).order.shape == (0, 1, 6)
+
+
+def test_learned_embedder_and_model_mode():
+    config = SoftRankConfig(
+        d_model=16, feed_forward=24, heads=2, encoder_layers=1, decoder_layers=1,
+        embedder={"kind": "learned", "num_items": 6},
+    )  # fmt: skip
+    model = SoftRankModel(config)
+    model.encoder_norm.eval()
+    one, other = (sample(model, torch.arange(6), num_samples=2) for _ in range(2))
+    assert one.order.shape == (2, 6) and torch.equal(one.log_prob, other.log_prob)
+    assert model.training and not model.encoder_norm.training
+
+
+def test_best(make_model):
+    samples = sample(make_model("pointer"), torch.randn(3, 5, 2), num_samples=8, record=True)
+    best = samples.best(lambda order: (order[..., 0] - 2).abs().float())
+    assert best.order.shape == (3, 5) and best.log_prob.shape == (3,) and best.trajectory[0].order.shape == (3, 5)
+    for row in range(3):
+        costs = [abs(int(order[0]) - 2) for order in samples.order[row]]
+        assert torch.equal(best.order[row], samples.order[row, costs.index(min(costs))])
+        assert torch.equal(best[row].order, samples[row].best(lambda order: (order[..., 0] - 2).abs()).order)
+    with pytest.raises(ValueError, match=r"cost must return \(3, 8\) numbers, got \(3,\)"):
+        samples.best(lambda order: order[:, 0, 0])
+
+
+def test_progress_bar(make_model, capsys):
+    sample(make_model("pointer"), torch.randn(2, 4, 2), progress=True)
+    assert "10/10" in capsys.readouterr().err
+    sample(make_model("pointer"), torch.randn(2, 4, 2))
+    assert capsys.readouterr().err == ""
+
+
+ITEMS = torch.zeros(2, 4, 2)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    (
+        ({"items": [[1.0, 2.0]]}, "items must be a tensor or a numpy array, got list"),
+        ({"items": np.array([["a"]])}, "items must hold numbers, got a numpy array of <U1"),
+        ({"items": torch.zeros(2, 4, 3)}, r"items must be \(B, N, 2\) float, got \(2, 4, 3\)"),
+        ({"items": torch.zeros(2, 4, 2, 1)}, r"items must be \(B, N, ...\) with 1 dimensions per item"),
+        ({"items": torch.zeros(2)}, r"items must be \(B, N, ...\) with N at least 1, got \(2,\)"),
+        ({"items": torch.zeros(2, 0, 2)}, r"items must be \(B, N, ...\) with N at least 1, got \(2, 0, 2\)"),
+        ({"items": torch.zeros(2, 4, 2, dtype=torch.int64)}, r"items must be \(B, N, 2\) float, got .* torch.int64"),
+        ({"items": torch.zeros(2, 4, 2, dtype=torch.bool)}, "items must hold real numbers, got torch.bool"),
+        ({"items": ITEMS.index_fill(1, torch.tensor(3), torch.nan)}, "items must be finite, got NaN .* row 0, item 3"),
+        ({"items": torch.zeros(2, 9, 2)}, "this linear head takes up to 8 items, got 9"),
+        ({"mask": torch.ones(2, 4)}, r"mask must be \(2, 4\) bool, True = real item, got \(2, 4\) torch.float32"),
+        ({"mask": torch.ones(2, 5).bool()}, r"mask must be \(2, 4\) bool, True = real item, got \(2, 5\)"),
+        ({"mask": torch.tensor([[True] * 4, [False] * 4])}, "mask must leave at least one real item per row, row 1"),
+        ({"mask": True}, "mask must be a tensor or a numpy array, got bool"),
+        ({"num_samples": 0}, "num_samples must be an integer of at least 1, got 0"),
+        ({"first_sample": -1}, "first_sample must be an integer of at least 0, got -1"),
+        ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
+        ({"noise_scale": -0.5}, "noise_scale must be at least 0 and finite, got -0.5"),
+        ({"noise_scale": math.nan}, "noise_scale must be at least 0 and finite, got nan"),
+        ({"reference": "normal"}, "reference must be one of 'uniform', 'gaussian', got 'normal'"),
+        ({"decode": "beam"}, "decode must be one of 'sample', 'greedy', got 'beam'"),
+        ({"carry": "paper"}, "carry must be one of 'exact', 'reflected', got 'paper'"),
+        ({"temperature": -1.0}, "temperature must be positive and finite, got -1.0"),
+        ({"temperature": 0}, "temperature must be positive and finite, got 0"),
+        ({"seed": 0.5}, "seed must be a 64-bit integer, got 0.5"),
+        ({"seed": 2**63}, "seed must be a 64-bit integer, got 9223372036854775808"),
+        ({"max_memory": 0}, "max_memory must be a positive number of bytes, got 0"),
+    ),
+)
+def test_errors(make_model, change, message):
+    model = make_model("linear", max_items=8)
+    arguments = {"items": ITEMS, **change}
+    with pytest.raises((ValueError, TypeError), match=message):
+        sample(model, arguments.pop("items"), **arguments)
+
+
+def test_unknown_option(make_model):
+    with pytest.raises(TypeError, match="num_sample"):
+        sample(make_model("pointer"), ITEMS, num_sample=3)
