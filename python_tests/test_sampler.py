@@ -197,7 +197,7 @@ def test_several_steps_agree_with_a_loop_by_hand(make_model, reference, carry):
         return stats.chi2_contingency(table[:, table.sum(0) > 0].numpy()).pvalue
 
     assert p_value(counts_of_samples(0.8)) > 1e-4
-    assert p_value(counts_of_samples(0.6)) < 1e-6  # negative control
+    assert p_value(counts_of_samples(0.4)) < 1e-6  # negative control
 
 
 def test_an_oracle_is_followed(make_model, monkeypatch):
