@@ -38,7 +38,8 @@ py::array_t<int64_t> discordant_pairs(const Ranks& ranks) {
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Compiled numpy algorithms of softrank_ext.";
   m.def("build_info", &build_info, "What this build was made with.");
-  m.def("discordant_pairs", &discordant_pairs, py::arg("ranks"),
-        "Number of pairs in each row of a (B, N) int64 array whose first number is the larger: the Kendall distance of a "
-        "permutation to the identity.");
+  m.def(
+      "discordant_pairs", &discordant_pairs, py::arg("ranks"),
+      "Number of pairs in each row of a (B, N) int64 array whose first number is the larger: the Kendall distance of a "
+      "permutation to the identity.");
 }

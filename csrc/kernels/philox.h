@@ -115,7 +115,7 @@ SOFTRANK_ROW double normal_quantile_tail(double q) {
   return q < 0 ? -magnitude : magnitude;
 }
 
-SOFTRANK_ROW bool is_in_centre(double q) { return q >= -0.425 && q <= 0.425; }
+SOFTRANK_ROW bool is_in_centre(double q) { return std::fabs(q) <= 0.425; }
 
 // The middle of the 52-bit cell of (0, 1) that the bits name, less one half: never at an end, symmetric about 0.
 SOFTRANK_ROW double centred_cell(uint32_t high, uint32_t low) {

@@ -3,17 +3,18 @@
 #include <stdexcept>
 #include <string>
 
+#include "cpu_kernels.h"
 #include "isa_kernels.h"
-#include "row_kernels.h"
 
 namespace softrank {
 namespace {
 
-#define SOFTRANK_USE_ISA(isa)           \
-  do {                                  \
-    kernels.capability = #isa;          \
-    isa::add_row_kernels(kernels);      \
-    isa::add_random_kernels(kernels);   \
+#define SOFTRANK_USE_ISA(isa)          \
+  do {                                 \
+    kernels.capability = #isa;         \
+    isa::add_row_kernels(kernels);     \
+    isa::add_random_kernels(kernels);  \
+    isa::add_decoder_kernels(kernels); \
   } while (0)
 
 CpuKernels choose_kernels() {

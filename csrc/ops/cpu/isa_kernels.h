@@ -9,6 +9,7 @@ struct CpuKernels;
   namespace isa {                                \
   void add_row_kernels(CpuKernels& kernels);     \
   void add_random_kernels(CpuKernels& kernels);  \
+  void add_decoder_kernels(CpuKernels& kernels); \
   }
 SOFTRANK_DECLARE_ISA(baseline)
 SOFTRANK_DECLARE_ISA(avx2)

@@ -1,10 +1,4 @@
 // The CPU ops on tensors: rows in parallel, each by a kernel of the table. LibTorch stable ABI only.
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-#include <torch/headeronly/core/ScalarType.h>
-
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -12,34 +6,14 @@
 #include <tuple>
 #include <vector>
 
-#include "row_kernels.h"
+#include "cpu_kernels.h"
+#include "tensors.h"
 
 namespace softrank {
 namespace {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
 // Rows per task such that a task is worth starting a thread for.
 int64_t rows_per_task(int64_t work_per_row) { return 1 + 16384 / (work_per_row + 1); }
-
-// Calls `body` with a null pointer of the tensor's number type.
-template <typename Body>
-auto with_number_type(const Tensor& tensor, const char* name, Body body) {
-  if (tensor.scalar_type() == ScalarType::Float) return body(static_cast<float*>(nullptr));
-  STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Double, name, " must be float32 or float64");
-  return body(static_cast<double*>(nullptr));
-}
-
-template <typename T>
-const T* data_of(const Tensor& tensor) {
-  return static_cast<const T*>(tensor.const_data_ptr());
-}
-
-template <typename T>
-T* mutable_data_of(const Tensor& tensor) {
-  return static_cast<T*>(tensor.mutable_data_ptr());
-}
 
 Tensor reflect(const Tensor& x) {
   const Tensor input = torch::stable::contiguous(x);
@@ -49,9 +23,8 @@ Tensor reflect(const Tensor& x) {
     const T* from = data_of<T>(input);
     T* to = mutable_data_of<T>(out);
     const auto kernel = row_kernels<T>().reflect;
-    torch::stable::parallel_for(0, input.numel(), 32768, [=](int64_t begin, int64_t end) {
-      kernel(from + begin, to + begin, end - begin);
-    });
+    torch::stable::parallel_for(0, input.numel(), 32768,
+                                [=](int64_t begin, int64_t end) { kernel(from + begin, to + begin, end - begin); });
   });
   return out;
 }
@@ -82,6 +55,13 @@ std::tuple<Tensor, Tensor> decode_chamber(const Tensor& soft_ranks, const std::o
   return {order, ranks};
 }
 
+// Keeps the lowest row reported, so that the message does not depend on threads.
+void keep_lowest(std::atomic<int64_t>& lowest, int64_t row) {
+  int64_t seen = lowest;
+  while (row < seen && !lowest.compare_exchange_weak(seen, row)) {
+  }
+}
+
 std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, const std::optional<Tensor>& uniform) {
   STD_TORCH_CHECK(scores.dim() == 2, "scores must be (B, N), got ", scores.dim(), " dimensions");
   const int64_t rows = scores.size(0), n = scores.size(1);
@@ -90,7 +70,7 @@ std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, c
   const std::optional<Tensor> draws = uniform ? std::optional(torch::stable::contiguous(*uniform)) : std::nullopt;
   const Tensor choice = torch::stable::new_empty(scores, {rows}, ScalarType::Long);
   const Tensor log_prob = torch::stable::new_empty(scores, {rows}, scores.scalar_type());
-  std::atomic<int64_t> empty_row{-1}, nan_row{-1};
+  std::atomic<int64_t> empty_row{rows}, nan_row{rows};
   with_number_type(scores, "scores", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const T* score_data = data_of<T>(values);
@@ -103,22 +83,23 @@ std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, c
       std::vector<T> weights(pick_scratch_numbers(n));
       for (int64_t row = begin; row < end; ++row) {
         const PickFailure failure =
-            kernel(score_data + row * n, allowed_data + row * n, draw_data == nullptr ? nullptr : draw_data + row, n,
-                   choice_data + row, log_prob_data + row, weights.data());
-        if (failure == PickFailure::nothing_remains) empty_row = row;
-        if (failure == PickFailure::score_is_nan) nan_row = row;
+            kernel(score_data + row * n, allowed_data + row * n, draw_data == nullptr ? nullptr : draw_data + row,
+                   nullptr, n, choice_data + row, log_prob_data + row, weights.data());
+        if (failure == PickFailure::nothing_remains) keep_lowest(empty_row, row);
+        if (failure == PickFailure::score_is_nan) keep_lowest(nan_row, row);
       }
     });
   });
-  STD_TORCH_CHECK(empty_row < 0, "remaining must hold at least one item per row, got none in row ", empty_row.load());
-  STD_TORCH_CHECK(nan_row < 0, "scores must not be NaN where remaining is True, got NaN in row ", nan_row.load());
+  STD_TORCH_CHECK(empty_row == rows, "remaining must hold at least one item per row, got none in row ",
+                  empty_row.load());
+  STD_TORCH_CHECK(nan_row == rows, "scores must not be NaN where remaining is True, got NaN in row ", nan_row.load());
   return {choice, log_prob};
 }
 
 // Both distributions: `kernel_of` takes the kernel out of the table.
 template <typename KernelOf>
-Tensor random_numbers(const Tensor& samples, int64_t seed, int64_t step, int64_t stream, int64_t count, ScalarType dtype,
-                      KernelOf kernel_of) {
+Tensor random_numbers(const Tensor& samples, int64_t seed, int64_t step, int64_t stream, int64_t count,
+                      ScalarType dtype, KernelOf kernel_of) {
   STD_TORCH_CHECK(samples.dim() == 1, "samples must be (B,), got ", samples.dim(), " dimensions");
   const int64_t rows = samples.size(0);
   const Tensor sample_ids = torch::stable::contiguous(samples);
@@ -129,9 +110,15 @@ Tensor random_numbers(const Tensor& samples, int64_t seed, int64_t step, int64_t
     const int64_t* ids = data_of<int64_t>(sample_ids);
     T* to = mutable_data_of<T>(out);
     const auto kernel = kernel_of(row_kernels<T>());
-    torch::stable::parallel_for(0, rows, rows_per_task(8 * count), [=](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        kernel(uint64_t(seed), uint64_t(ids[row]), step_and_stream, count, to + row * count);
+    // Long rows are cut up, so that one sample can use all threads.
+    constexpr int64_t longest_piece = 8192;
+    const int64_t pieces = (count + longest_piece - 1) / longest_piece;
+    const int64_t grain = rows_per_task(4 * (count < longest_piece ? count : longest_piece));
+    torch::stable::parallel_for(0, rows * pieces, grain, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i / pieces, first = i % pieces * longest_piece;
+        const int64_t here = count - first < longest_piece ? count - first : longest_piece;
+        kernel(uint64_t(seed), uint64_t(ids[row]), step_and_stream, first, here, to + row * count + first);
       }
     });
   });

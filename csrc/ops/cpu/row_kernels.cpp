@@ -1,10 +1,9 @@
 // CPU kernels of reflect, decode_chamber and pick; compiled once per instruction set (SOFTRANK_ISA names it).
-#include "row_kernels.h"
-
 #include <cmath>
 
 #include "../../kernels/pick.h"
 #include "../../kernels/reflect.h"
+#include "cpu_kernels.h"
 #include "isa_kernels.h"
 #include "vector.h"
 
@@ -41,8 +40,8 @@ inline typename SortKey<T>::Type sort_key(T value) {
 // Rows up to this length are decoded by counting, longer ones by radix sort (measured: they meet near here).
 constexpr int64_t longest_counted = 256;
 
-// rank[i] = number of items that come before item i, counted a vector of items at a time. `values` is padded to a vector
-// with anything.
+// rank[i] = number of items that come before item i, counted a vector of items at a time. `values` is padded to a
+// vector with anything.
 template <typename T>
 void count_ranks(const T* values, int64_t n, VectorBits<T>* counts) {
   constexpr int64_t width = lanes<T>;
@@ -142,8 +141,8 @@ void decode_chamber(const T* soft_ranks, const bool* mask, int64_t n, int64_t* o
 }
 
 template <typename T>
-PickFailure pick(const T* scores, const bool* remaining, const T* uniform, int64_t n, int64_t* choice, T* log_prob,
-                 T* weights) {
+PickFailure pick(const T* scores, const bool* remaining, const T* uniform, const int64_t* forced, int64_t n,
+                 int64_t* choice, T* log_prob, T* weights) {
   const T infinity = T(INFINITY);
   const int64_t padded = (n + lanes<T> - 1) / lanes<T> * lanes<T>;
   bool remains = false, is_nan = false;
@@ -162,7 +161,9 @@ PickFailure pick(const T* scores, const bool* remaining, const T* uniform, int64
     tops = score > tops ? score : tops;
   }
   const T top = horizontal_max<T>(tops);
-  if (uniform == nullptr) {
+  if (forced != nullptr) {
+    *choice = *forced;
+  } else if (uniform == nullptr) {
     for (int64_t i = 0; i < n; ++i) {
       if (remaining[i] && weights[i] == top) {
         *choice = i;
@@ -183,7 +184,7 @@ PickFailure pick(const T* scores, const bool* remaining, const T* uniform, int64
     }
   }
   const T total = horizontal_sum<T>(totals);
-  if (uniform != nullptr) *choice = item_at(weights, n, *uniform * total);
+  if (forced == nullptr && uniform != nullptr) *choice = item_at(weights, n, *uniform * total);
   *log_prob = relative_score(scores[*choice], top) - std::log(total);
   return PickFailure::none;
 }

@@ -1,0 +1,136 @@
+// The cached decoder on raw pointers: shapes, how weights and caches are laid out, and the work of one tile of rows.
+//
+// A tile is a group of batch rows that one thread takes through all places, so that nothing waits for other threads and
+// the tile's caches stay near the core. Rows are independent: a row's numbers do not depend on the tile that it is in.
+#pragma once
+
+#include <cstdint>
+
+#include "row_kernels.h"
+
+namespace softrank {
+
+// Numbers of T in 64 bytes: the width of a panel of packed weights, and what all row lengths are rounded up to.
+template <typename T>
+constexpr int64_t panel_width = 64 / sizeof(T);
+
+template <typename T>
+constexpr int64_t padded(int64_t n) {
+  return (n + panel_width<T> - 1) / panel_width<T> * panel_width<T>;
+}
+
+struct DecoderShape {
+  int64_t layers, model_width, feed_width, heads, slots;
+  bool norm_first;
+
+  int64_t head_width() const { return model_width / heads; }
+};
+
+// Weights of a decoder layer as `decode_order` lists them.
+constexpr int64_t tensors_per_layer = 20;
+
+// A matrix (outputs x inputs) packed in panels of panel_width outputs, input by input, followed by its bias,
+// zero-padded.
+template <typename T>
+constexpr int64_t packed_matrix_numbers(int64_t outputs, int64_t inputs) {
+  return padded<T>(outputs) * (inputs + 1);
+}
+
+// Where the parts of a layer stand in its packed weights, in numbers from the layer's start.
+template <typename T>
+struct LayerLayout {
+  int64_t self_norm, self_qkv, self_out, memory_norm, memory_query, memory_key_value, memory_out, feed_norm, feed_in,
+      feed_out, size;
+
+  explicit LayerLayout(const DecoderShape& shape) {
+    const int64_t width = shape.model_width, feed = shape.feed_width;
+    int64_t at = 0;
+    const auto take = [&at](int64_t numbers) {
+      const int64_t here = at;
+      at += padded<T>(numbers);
+      return here;
+    };
+    self_norm = take(2 * width);
+    self_qkv = take(packed_matrix_numbers<T>(3 * width, width));
+    self_out = take(packed_matrix_numbers<T>(width, width));
+    memory_norm = take(2 * width);
+    memory_query = take(packed_matrix_numbers<T>(width, width));
+    memory_key_value = take(packed_matrix_numbers<T>(2 * width, width));
+    memory_out = take(packed_matrix_numbers<T>(width, width));
+    feed_norm = take(2 * width);
+    feed_in = take(packed_matrix_numbers<T>(feed, width));
+    feed_out = take(packed_matrix_numbers<T>(width, feed));
+    size = at;
+  }
+};
+
+template <typename T>
+int64_t packed_decoder_numbers(const DecoderShape& shape) {
+  return shape.layers * LayerLayout<T>(shape).size + padded<T>(2 * shape.model_width);
+}
+
+// The caches of one row: per layer keys and values of the prefix, then keys and values of the memory. Keys are
+// (head, channel, position), so that vectors run along positions; values are (head, position, channel).
+template <typename T>
+struct CacheLayout {
+  int64_t keys, values, layer, row;
+
+  explicit CacheLayout(const DecoderShape& shape) {
+    keys = shape.heads * shape.head_width() * padded<T>(shape.slots);
+    values = shape.heads * shape.slots * padded<T>(shape.head_width());
+    layer = 2 * (keys + values);
+    row = shape.layers * layer;
+  }
+};
+
+// What `decode_tile` reads and writes; rows count from the tile's first. Pointers that may be null say so.
+template <typename T>
+struct DecodeTile {
+  int64_t rows;
+  const T* memory;        // (rows, N, D)
+  const T* tokens;        // (rows, N, D)
+  const T* start;         // (rows, D)
+  const T* places;        // (N, D)
+  const T* head_keys;     // (rows or 1, N, D)
+  const T* head_bias;     // (rows or 1, N)
+  bool is_head_shared;    // one head for all rows
+  const bool* mask;       // (rows, N)
+  const T* uniform;       // (rows, N), or null: greedy
+  const int64_t* forced;  // (rows, N), or null
+  T inverse_temperature;
+  int64_t* order;       // (rows, N)
+  T* log_probs;         // (rows, N)
+  int64_t* real_slots;  // (rows, N) scratch
+  bool* remaining;      // (rows, N) scratch
+};
+
+// Positions that `advance_tile` appends to the caches of a tile.
+template <typename T>
+struct AdvanceTile {
+  int64_t rows, positions;
+  T* cache;                // (rows, CacheLayout::row)
+  const T* inputs;         // (rows, positions, D)
+  const int64_t* lengths;  // (rows): positions already in the cache
+  const bool* mask;        // (rows, N)
+  T* states;               // (rows, positions, D): outputs of the final norm
+};
+
+// Rows that a tile has at most, and tokens that pass through the layers together.
+constexpr int64_t most_tile_rows = 32;
+
+template <typename T>
+struct DecoderKernels {
+  // Lay out the weights of the list for the other functions; `packed` has packed_decoder_numbers.
+  void (*pack)(const DecoderShape& shape, const T* const* weights, T* packed);
+  // Numbers of scratch that one thread needs.
+  int64_t (*scratch_numbers)(const DecoderShape& shape);
+  // Decode a tile; `cache` has room for most_tile_rows rows. Returns the first failure.
+  PickFailure (*decode_tile)(const DecoderShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache,
+                             T* scratch);
+  // Fill the memory part of the caches of `rows` rows.
+  void (*open_tile)(const DecoderShape& shape, const T* packed, int64_t rows, const T* memory, const bool* mask,
+                    T* cache, T* scratch);
+  void (*advance_tile)(const DecoderShape& shape, const T* packed, const AdvanceTile<T>& tile, T* scratch);
+};
+
+}  // namespace softrank

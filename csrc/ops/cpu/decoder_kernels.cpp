@@ -1,0 +1,580 @@
+// CPU kernels of the cached decoder; compiled once per instruction set (SOFTRANK_ISA names it).
+//
+// Every output number is one chain of multiply-adds over its inputs in a fixed order, whatever the number of rows that
+// are worked on together: a row's result has the same bits in any batch.
+#include <cmath>
+
+#include "cpu_kernels.h"
+#include "isa_kernels.h"
+#include "vector.h"
+
+namespace softrank {
+namespace {
+
+template <typename T>
+constexpr int64_t panel_vectors = panel_width<T> / lanes<T>;
+
+// Accumulators that stay in registers beside the operands.
+#if defined(__AVX512F__)
+constexpr int64_t accumulators = 24;
+#else
+constexpr int64_t accumulators = 12;
+#endif
+
+template <typename T>
+constexpr int64_t most_rows = accumulators / panel_vectors<T> < 12 ? accumulators / panel_vectors<T> : 12;
+
+// What becomes of a product: written, written with negatives cut off, or added to what is there.
+enum class Store { plain, relu, add };
+
+// Rows x (Panels * panel_width) outputs: a (Rows, inputs) times packed panels, starting from the bias.
+template <typename T, int64_t Rows, int64_t Panels, Store store_as>
+inline void multiply_block(const T* a, int64_t a_stride, const T* panels, const T* bias, int64_t inputs, T* out,
+                           int64_t out_stride) {
+  constexpr int64_t vectors = Panels * panel_vectors<T>;
+  Vector<T> sum[Rows][vectors];
+  for (int64_t v = 0; v < vectors; ++v) {
+    const Vector<T> b = load(bias + v * lanes<T>);
+    for (int64_t r = 0; r < Rows; ++r) sum[r][v] = b;
+  }
+  for (int64_t k = 0; k < inputs; ++k) {
+    Vector<T> weight[vectors];
+    for (int64_t v = 0; v < vectors; ++v) {
+      const int64_t panel = v / panel_vectors<T>, part = v % panel_vectors<T>;
+      weight[v] = load(panels + (panel * inputs + k) * panel_width<T> + part * lanes<T>);
+    }
+    for (int64_t r = 0; r < Rows; ++r) {
+      const Vector<T> x = broadcast(a[r * a_stride + k]);
+      for (int64_t v = 0; v < vectors; ++v) sum[r][v] += x * weight[v];
+    }
+  }
+  for (int64_t r = 0; r < Rows; ++r) {
+    for (int64_t v = 0; v < vectors; ++v) {
+      T* to = out + r * out_stride + v * lanes<T>;
+      Vector<T> value = sum[r][v];
+      if constexpr (store_as == Store::relu) value = value > T(0) ? value : Vector<T>{};
+      if constexpr (store_as == Store::add) value += load(to);
+      store<T>(to, value);
+    }
+  }
+}
+
+template <typename T, int64_t Rows, Store store_as>
+inline void multiply_rows(const T* a, int64_t a_stride, const T* matrix, int64_t outputs, int64_t inputs, T* out,
+                          int64_t out_stride, int64_t first_panel, int64_t end_panel) {
+  constexpr int64_t fitting = accumulators / (Rows * panel_vectors<T>);
+  constexpr int64_t together = fitting < 1 ? 1 : (fitting > 4 ? 4 : fitting);
+  const T* bias = matrix + padded<T>(outputs) * inputs;
+  int64_t panel = first_panel;
+  for (; panel + together <= end_panel; panel += together) {
+    const int64_t column = panel * panel_width<T>;
+    multiply_block<T, Rows, together, store_as>(a, a_stride, matrix + column * inputs, bias + column, inputs,
+                                                out + column, out_stride);
+  }
+  for (; panel < end_panel; ++panel) {
+    const int64_t column = panel * panel_width<T>;
+    multiply_block<T, Rows, 1, store_as>(a, a_stride, matrix + column * inputs, bias + column, inputs, out + column,
+                                         out_stride);
+  }
+}
+
+template <typename T, Store store_as, int64_t Rows = most_rows<T>>
+inline void multiply_group(int64_t rows, const T* a, int64_t a_stride, const T* matrix, int64_t outputs, int64_t inputs,
+                           T* out, int64_t out_stride, int64_t first_panel, int64_t end_panel) {
+  if constexpr (Rows > 1) {
+    if (rows < Rows) {
+      multiply_group<T, store_as, Rows - 1>(rows, a, a_stride, matrix, outputs, inputs, out, out_stride, first_panel,
+                                            end_panel);
+      return;
+    }
+  }
+  multiply_rows<T, Rows, store_as>(a, a_stride, matrix, outputs, inputs, out, out_stride, first_panel, end_panel);
+}
+
+// out = a . matrix^T + bias for `rows` rows. A few panels at a time stay in the first-level cache for all rows, and
+// rows go in groups of nearly equal size.
+template <typename T, Store store_as>
+void multiply(const T* a, int64_t rows, int64_t a_stride, const T* matrix, int64_t outputs, int64_t inputs, T* out,
+              int64_t out_stride) {
+  const int64_t panels = padded<T>(outputs) / panel_width<T>;
+  const int64_t groups = (rows + most_rows<T> - 1) / most_rows<T>;
+  const int64_t step = groups == 1 ? panels : 1;
+  for (int64_t panel = 0; panel < panels; panel += step) {
+    for (int64_t group = 0; group < groups; ++group) {
+      const int64_t first = rows * group / groups, end = rows * (group + 1) / groups;
+      multiply_group<T, store_as>(end - first, a + first * a_stride, a_stride, matrix, outputs, inputs,
+                                  out + first * out_stride, out_stride, panel, panel + step);
+    }
+  }
+}
+
+// out = (x - mean) / deviation * weight + bias for each row; `norm` holds weight, then bias. out may be x.
+template <typename T>
+void layer_norm(const T* x, int64_t rows, int64_t stride, int64_t width, const T* norm, T* out, int64_t out_stride) {
+  const int64_t whole = width / lanes<T> * lanes<T>;
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* from = x + r * stride;
+    T* to = out + r * out_stride;
+    Vector<T> sums{};
+    for (int64_t i = 0; i < whole; i += lanes<T>) sums += load(from + i);
+    T sum = horizontal_sum<T>(sums);
+    for (int64_t i = whole; i < width; ++i) sum += from[i];
+    const T mean = sum / T(width);
+    Vector<T> squares{};
+    for (int64_t i = 0; i < whole; i += lanes<T>) {
+      const Vector<T> centred = load(from + i) - mean;
+      squares += centred * centred;
+    }
+    T square = horizontal_sum<T>(squares);
+    for (int64_t i = whole; i < width; ++i) square += (from[i] - mean) * (from[i] - mean);
+    const T scale = T(1) / std::sqrt(square / T(width) + T(1e-5));
+    for (int64_t i = 0; i < whole; i += lanes<T>) {
+      store<T>(to + i, (load(from + i) - mean) * scale * load(norm + i) + load(norm + width + i));
+    }
+    for (int64_t i = whole; i < width; ++i) to[i] = (from[i] - mean) * scale * norm[i] + norm[width + i];
+  }
+}
+
+// Attention of one query to `length` >= 1 positions, one head. keys: (channel, position) of stride key_stride; values:
+// (position, channel) of stride value_stride; `weights` has room for the padded positions.
+template <typename T>
+inline void attend(const T* query, const T* keys, int64_t key_stride, const T* values, int64_t value_stride,
+                   int64_t length, int64_t channels, T scale, T* weights, T* out) {
+  constexpr int64_t together = 4;
+  const int64_t end = (length + lanes<T> - 1) / lanes<T> * lanes<T>;
+  Vector<T> tops = broadcast(T(-INFINITY));
+  int64_t position = 0;
+  const auto score = [&]<int64_t Count>() {
+    Vector<T> sum[Count]{};
+    for (int64_t c = 0; c < channels; ++c) {
+      const Vector<T> q = broadcast(query[c] * scale);
+      for (int64_t v = 0; v < Count; ++v) sum[v] += q * load(keys + c * key_stride + position + v * lanes<T>);
+    }
+    for (int64_t v = 0; v < Count; ++v) store<T>(weights + position + v * lanes<T>, sum[v]);
+    position += Count * lanes<T>;
+  };
+  while (position + together * lanes<T> <= end) score.template operator()<together>();
+  while (position < end) score.template operator()<1>();
+  for (int64_t i = length; i < end; ++i) weights[i] = T(-INFINITY);
+  for (int64_t i = 0; i < end; i += lanes<T>) {
+    const Vector<T> value = load(weights + i);
+    tops = value > tops ? value : tops;
+  }
+  const T top = horizontal_max<T>(tops);
+  Vector<T> totals{};
+  for (int64_t i = 0; i < end; i += lanes<T>) {
+    const Vector<T> weight = exp_nonpositive(load(weights + i) - top);
+    store<T>(weights + i, weight);
+    totals += weight;
+  }
+  const T inverse_total = T(1) / horizontal_sum<T>(totals);
+  for (int64_t first = 0; first < channels; first += panel_width<T>) {
+    // Two sets of sums, for even and odd positions, hide the latency of the additions.
+    Vector<T> even[panel_vectors<T>]{}, odd[panel_vectors<T>]{};
+    int64_t i = 0;
+    for (; i + 2 <= length; i += 2) {
+      const Vector<T> a = broadcast(weights[i]), b = broadcast(weights[i + 1]);
+      for (int64_t v = 0; v < panel_vectors<T>; ++v) {
+        even[v] += a * load(values + i * value_stride + first + v * lanes<T>);
+        odd[v] += b * load(values + (i + 1) * value_stride + first + v * lanes<T>);
+      }
+    }
+    if (i < length) {
+      const Vector<T> a = broadcast(weights[i]);
+      for (int64_t v = 0; v < panel_vectors<T>; ++v)
+        even[v] += a * load(values + i * value_stride + first + v * lanes<T>);
+    }
+    if (first + panel_width<T> <= channels) {
+      for (int64_t v = 0; v < panel_vectors<T>; ++v) {
+        store<T>(out + first + v * lanes<T>, (even[v] + odd[v]) * inverse_total);
+      }
+    } else {
+      T last[panel_width<T>];
+      for (int64_t v = 0; v < panel_vectors<T>; ++v) store<T>(last + v * lanes<T>, (even[v] + odd[v]) * inverse_total);
+      for (int64_t c = first; c < channels; ++c) out[c] = last[c - first];
+    }
+  }
+}
+
+// Tokens that pass through the layers together: which row of the tile each belongs to and at which position it stands.
+struct TokenList {
+  int64_t count;
+  int64_t row[most_tile_rows], position[most_tile_rows];
+};
+
+// Scratch of one thread, cut from one allocation.
+template <typename T>
+struct Scratch {
+  T *x, *normed, *projected, *attended, *hidden, *weights, *scores, *head_keys, *pick_weights;
+
+  static int64_t layout(const DecoderShape& shape, T* base, Scratch* scratch) {
+    const int64_t width = padded<T>(shape.model_width), tokens = most_tile_rows;
+    int64_t at = 0;
+    const auto take = [&](int64_t numbers, T* Scratch::* part) {
+      if (scratch != nullptr) scratch->*part = base + at;
+      at += padded<T>(numbers);
+    };
+    take(tokens * width, &Scratch::x);
+    take(tokens * width, &Scratch::normed);
+    take(tokens * padded<T>(3 * shape.model_width), &Scratch::projected);
+    take(tokens * width, &Scratch::attended);
+    take(tokens * padded<T>(shape.feed_width), &Scratch::hidden);
+    take(padded<T>(shape.slots), &Scratch::weights);
+    take(padded<T>(shape.slots), &Scratch::scores);
+    take(tokens * shape.model_width * padded<T>(shape.slots), &Scratch::head_keys);
+    take(padded<T>(shape.slots), &Scratch::pick_weights);
+    return at;
+  }
+};
+
+template <typename T>
+int64_t scratch_numbers(const DecoderShape& shape) {
+  return Scratch<T>::layout(shape, nullptr, nullptr);
+}
+
+// Writes the key and value of one position into a row's cache part at `keys`, `values`.
+template <typename T>
+inline void write_key_value(const DecoderShape& shape, const T* key, const T* value, int64_t position, T* keys,
+                            T* values) {
+  const int64_t channels = shape.head_width(), key_stride = padded<T>(shape.slots);
+  const int64_t value_stride = padded<T>(channels);
+  for (int64_t c = 0; c < shape.model_width; ++c) keys[c * key_stride + position] = key[c];
+  for (int64_t head = 0; head < shape.heads; ++head) {
+    T* to = values + (head * shape.slots + position) * value_stride;
+    for (int64_t c = 0; c < channels; ++c) to[c] = value[head * channels + c];
+    for (int64_t c = channels; c < value_stride; ++c) to[c] = T(0);
+  }
+}
+
+// Attention of all heads of one token; query and out are (D).
+template <typename T>
+inline void attend_heads(const DecoderShape& shape, const T* query, const T* keys, const T* values, int64_t length,
+                         T* weights, T* out) {
+  const int64_t channels = shape.head_width(), key_stride = padded<T>(shape.slots);
+  const int64_t value_stride = padded<T>(channels);
+  const T scale = T(1) / std::sqrt(T(channels));
+  for (int64_t head = 0; head < shape.heads; ++head) {
+    attend(query + head * channels, keys + head * channels * key_stride, key_stride,
+           values + head * shape.slots * value_stride, value_stride, length, channels, scale, weights,
+           out + head * channels);
+  }
+}
+
+// Takes the tokens in scratch.x through all layers, appending to the caches, and leaves the final norm's output in
+// scratch.normed. memory_sizes: real slots per row of the tile.
+template <typename T>
+void run_layers(const DecoderShape& shape, const T* packed, const TokenList& tokens, const int64_t* memory_sizes,
+                T* cache, const Scratch<T>& scratch) {
+  const LayerLayout<T> part(shape);
+  const CacheLayout<T> layout(shape);
+  const int64_t width = shape.model_width, stride = padded<T>(width), qkv_stride = padded<T>(3 * width);
+  const int64_t feed = shape.feed_width, feed_stride = padded<T>(feed);
+  const int64_t count = tokens.count;
+  // A sublayer reads x through its norm and adds to x, or reads x, adds, and is followed by its norm.
+  const auto before = [&](const T* norm) -> const T* {
+    if (!shape.norm_first) return scratch.x;
+    layer_norm(scratch.x, count, stride, width, norm, scratch.normed, stride);
+    return scratch.normed;
+  };
+  const auto after = [&](const T* norm) {
+    if (!shape.norm_first) layer_norm(scratch.x, count, stride, width, norm, scratch.x, stride);
+  };
+  for (int64_t layer = 0; layer < shape.layers; ++layer) {
+    const T* weights = packed + layer * part.size;
+    T* layer_cache = cache + layer * layout.layer;
+
+    multiply<T, Store::plain>(before(weights + part.self_norm), count, stride, weights + part.self_qkv, 3 * width,
+                              width, scratch.projected, qkv_stride);
+    for (int64_t m = 0; m < count; ++m) {
+      T* keys = layer_cache + tokens.row[m] * layout.row;
+      const T* qkv = scratch.projected + m * qkv_stride;
+      write_key_value(shape, qkv + width, qkv + 2 * width, tokens.position[m], keys, keys + layout.keys);
+    }
+    for (int64_t m = 0; m < count; ++m) {
+      const T* keys = layer_cache + tokens.row[m] * layout.row;
+      attend_heads(shape, scratch.projected + m * qkv_stride, keys, keys + layout.keys, tokens.position[m] + 1,
+                   scratch.weights, scratch.attended + m * stride);
+    }
+    multiply<T, Store::add>(scratch.attended, count, stride, weights + part.self_out, width, width, scratch.x, stride);
+    after(weights + part.self_norm);
+
+    multiply<T, Store::plain>(before(weights + part.memory_norm), count, stride, weights + part.memory_query, width,
+                              width, scratch.projected, qkv_stride);
+    for (int64_t m = 0; m < count; ++m) {
+      const T* keys = layer_cache + tokens.row[m] * layout.row + layout.keys + layout.values;
+      attend_heads(shape, scratch.projected + m * qkv_stride, keys, keys + layout.keys, memory_sizes[tokens.row[m]],
+                   scratch.weights, scratch.attended + m * stride);
+    }
+    multiply<T, Store::add>(scratch.attended, count, stride, weights + part.memory_out, width, width, scratch.x,
+                            stride);
+    after(weights + part.memory_norm);
+
+    multiply<T, Store::relu>(before(weights + part.feed_norm), count, stride, weights + part.feed_in, feed, width,
+                             scratch.hidden, feed_stride);
+    multiply<T, Store::add>(scratch.hidden, count, feed_stride, weights + part.feed_out, width, feed, scratch.x,
+                            stride);
+    after(weights + part.feed_norm);
+  }
+  layer_norm(scratch.x, count, stride, width, packed + shape.layers * part.size, scratch.normed, stride);
+}
+
+inline int64_t count_real(const bool* mask, int64_t n) {
+  int64_t count = 0;
+  for (int64_t slot = 0; slot < n; ++slot) count += mask[slot];
+  return count;
+}
+
+// Fills the memory keys and values of one row from its real slots, which close ranks: attention does not ask where a
+// slot is.
+template <typename T>
+void open_row(const DecoderShape& shape, const T* packed, const T* memory, const bool* mask, T* cache,
+              const Scratch<T>& scratch) {
+  const LayerLayout<T> part(shape);
+  const CacheLayout<T> layout(shape);
+  const int64_t width = shape.model_width, stride = padded<T>(2 * width);
+  int64_t done = 0;
+  for (int64_t slot = 0; slot < shape.slots;) {
+    int64_t count = 0;
+    for (; slot < shape.slots && count < most_tile_rows; ++slot) {
+      if (!mask[slot]) continue;
+      std::memcpy(scratch.x + count * width, memory + slot * width, width * sizeof(T));
+      ++count;
+    }
+    for (int64_t layer = 0; layer < shape.layers; ++layer) {
+      multiply<T, Store::plain>(scratch.x, count, width, packed + layer * part.size + part.memory_key_value, 2 * width,
+                                width, scratch.projected, stride);
+      T* keys = cache + layer * layout.layer + layout.keys + layout.values;
+      for (int64_t m = 0; m < count; ++m) {
+        const T* key = scratch.projected + m * stride;
+        write_key_value(shape, key, key + width, done + m, keys, keys + layout.keys);
+      }
+    }
+    done += count;
+  }
+}
+
+template <typename T>
+void open_tile(const DecoderShape& shape, const T* packed, int64_t rows, const T* memory, const bool* mask, T* cache,
+               T* scratch_numbers) {
+  Scratch<T> scratch;
+  Scratch<T>::layout(shape, scratch_numbers, &scratch);
+  const CacheLayout<T> layout(shape);
+  for (int64_t row = 0; row < rows; ++row) {
+    open_row(shape, packed, memory + row * shape.slots * shape.model_width, mask + row * shape.slots,
+             cache + row * layout.row, scratch);
+  }
+}
+
+template <typename T>
+void advance_tile(const DecoderShape& shape, const T* packed, const AdvanceTile<T>& tile, T* scratch_numbers) {
+  Scratch<T> scratch;
+  Scratch<T>::layout(shape, scratch_numbers, &scratch);
+  const int64_t width = shape.model_width, stride = padded<T>(width);
+  int64_t memory_sizes[most_tile_rows];
+  for (int64_t row = 0; row < tile.rows; ++row)
+    memory_sizes[row] = count_real(tile.mask + row * shape.slots, shape.slots);
+  TokenList tokens{};
+  int64_t at[most_tile_rows];
+  const auto flush = [&] {
+    run_layers(shape, packed, tokens, memory_sizes, tile.cache, scratch);
+    for (int64_t m = 0; m < tokens.count; ++m) {
+      std::memcpy(tile.states + at[m] * width, scratch.normed + m * stride, width * sizeof(T));
+    }
+    tokens.count = 0;
+  };
+  // Position by position, so that a token's predecessors are in the cache or pass together with it.
+  for (int64_t position = 0; position < tile.positions; ++position) {
+    for (int64_t row = 0; row < tile.rows; ++row) {
+      if (memory_sizes[row] == 0) continue;
+      const int64_t m = tokens.count++;
+      at[m] = row * tile.positions + position;
+      tokens.row[m] = row;
+      tokens.position[m] = tile.lengths[row] + position;
+      std::memcpy(scratch.x + m * stride, tile.inputs + at[m] * width, width * sizeof(T));
+      for (int64_t c = width; c < stride; ++c) scratch.x[m * stride + c] = T(0);
+      if (tokens.count == most_tile_rows) flush();
+    }
+  }
+  if (tokens.count > 0) flush();
+}
+
+// Head keys as (channel, slot) over the real slots of a row, so that the scores of many slots are one vector.
+template <typename T>
+void transpose_head_keys(const DecoderShape& shape, const T* head_keys, const int64_t* slots, int64_t count, T* out) {
+  const int64_t width = shape.model_width, stride = padded<T>(shape.slots);
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t c = 0; c < width; ++c) out[c * stride + i] = head_keys[slots[i] * width + c];
+  }
+  for (int64_t c = 0; c < width; ++c) {
+    for (int64_t i = count; i < stride; ++i) out[c * stride + i] = T(0);
+  }
+}
+
+// scores[i] = (state . keys[:, i]) for the padded slots.
+template <typename T>
+inline void score_slots(const T* state, const T* keys, int64_t width, int64_t stride, int64_t count, T* scores) {
+  constexpr int64_t together = 4;
+  int64_t first = 0;
+  const auto block = [&]<int64_t Count>() {
+    Vector<T> sum[Count]{};
+    for (int64_t c = 0; c < width; ++c) {
+      const Vector<T> s = broadcast(state[c]);
+      for (int64_t v = 0; v < Count; ++v) sum[v] += s * load(keys + c * stride + first + v * lanes<T>);
+    }
+    for (int64_t v = 0; v < Count; ++v) store<T>(scores + first + v * lanes<T>, sum[v]);
+    first += Count * lanes<T>;
+  };
+  while (first + together * lanes<T> <= stride && first < count) block.template operator()<together>();
+  while (first < count) block.template operator()<1>();
+}
+
+// The state of one row while it is decoded: its real slots and which of them remain.
+struct RowProgress {
+  int64_t* slots;   // real slots by index
+  bool* remaining;  // over these
+  int64_t count, last;
+};
+
+template <typename T>
+PickFailure decode_tile(const DecoderShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache,
+                        T* scratch_numbers) {
+  Scratch<T> scratch;
+  Scratch<T>::layout(shape, scratch_numbers, &scratch);
+  const CacheLayout<T> layout(shape);
+  const int64_t n = shape.slots, width = shape.model_width, stride = padded<T>(width), slot_stride = padded<T>(n);
+  const RowKernels<T>& kernels = row_kernels<T>();
+  RowProgress progress[most_tile_rows];
+  int64_t memory_sizes[most_tile_rows];
+  int64_t longest = 0;
+  for (int64_t row = 0; row < tile.rows; ++row) {
+    const bool* mask = tile.mask + row * n;
+    RowProgress& own = progress[row];
+    own = {tile.real_slots + row * n, tile.remaining + row * n, 0, -1};
+    int64_t place = count_real(mask, n);
+    for (int64_t slot = 0; slot < n; ++slot) {
+      if (mask[slot]) {
+        own.remaining[own.count] = true;
+        own.slots[own.count++] = slot;
+      } else {
+        tile.order[row * n + place++] = slot;
+      }
+      tile.log_probs[row * n + slot] = T(0);
+    }
+    memory_sizes[row] = own.count;
+    longest = own.count > longest ? own.count : longest;
+    open_row(shape, packed, tile.memory + row * n * width, mask, cache + row * layout.row, scratch);
+    transpose_head_keys(shape, tile.head_keys + (tile.is_head_shared ? 0 : row * n * width), own.slots, own.count,
+                        scratch.head_keys + row * width * slot_stride);
+  }
+
+  TokenList tokens{};
+  for (int64_t place = 0; place < longest; ++place) {
+    // 1. The input of each row that has a choice: the last pick's token, or the start.
+    tokens.count = 0;
+    for (int64_t row = 0; row < tile.rows; ++row) {
+      const RowProgress& own = progress[row];
+      if (place + 1 >= own.count) continue;
+      const int64_t m = tokens.count++;
+      tokens.row[m] = row;
+      tokens.position[m] = place;
+      const T* token = place == 0 ? tile.start + row * width : tile.tokens + (row * n + own.slots[own.last]) * width;
+      T* x = scratch.x + m * stride;
+      for (int64_t c = 0; c < width; ++c) x[c] = token[c] + tile.places[place * width + c];
+      for (int64_t c = width; c < stride; ++c) x[c] = T(0);
+    }
+    // 2. Through the layers.
+    if (tokens.count > 0) run_layers(shape, packed, tokens, memory_sizes, cache, scratch);
+    // 3. Score, pick, mark.
+    for (int64_t m = 0; m < tokens.count; ++m) {
+      const int64_t row = tokens.row[m];
+      RowProgress& own = progress[row];
+      score_slots(scratch.normed + m * stride, scratch.head_keys + row * width * slot_stride, width, slot_stride,
+                  own.count, scratch.scores);
+      const T* bias = tile.head_bias + (tile.is_head_shared ? 0 : row * n);
+      for (int64_t i = 0; i < own.count; ++i) {
+        scratch.scores[i] = (scratch.scores[i] + bias[own.slots[i]]) * tile.inverse_temperature;
+      }
+      const T* uniform = tile.uniform == nullptr ? nullptr : tile.uniform + row * n + place;
+      int64_t forced = 0;
+      if (tile.forced != nullptr) {
+        while (own.slots[forced] != tile.forced[row * n + place]) ++forced;
+      }
+      const PickFailure failure =
+          kernels.pick(scratch.scores, own.remaining, uniform, tile.forced == nullptr ? nullptr : &forced, own.count,
+                       &own.last, tile.log_probs + row * n + place, scratch.pick_weights);
+      if (failure != PickFailure::none) return failure;
+      own.remaining[own.last] = false;
+      tile.order[row * n + place] = own.slots[own.last];
+    }
+    // 4. Rows with one candidate left take it.
+    for (int64_t row = 0; row < tile.rows; ++row) {
+      const RowProgress& own = progress[row];
+      if (place + 1 != own.count) continue;
+      int64_t i = 0;
+      while (!own.remaining[i]) ++i;
+      tile.order[row * n + place] = own.slots[i];
+    }
+  }
+  return PickFailure::none;
+}
+
+// weight (outputs, inputs) and bias (outputs) as panels, then the padded bias.
+template <typename T>
+void pack_matrix(const T* weight, const T* bias, int64_t outputs, int64_t inputs, T* to) {
+  const int64_t columns = padded<T>(outputs);
+  for (int64_t first = 0; first < columns; first += panel_width<T>) {
+    for (int64_t k = 0; k < inputs; ++k) {
+      for (int64_t c = first; c < first + panel_width<T>; ++c) *to++ = c < outputs ? weight[c * inputs + k] : T(0);
+    }
+  }
+  for (int64_t c = 0; c < columns; ++c) *to++ = c < outputs ? bias[c] : T(0);
+}
+
+template <typename T>
+void pack_norm(const T* weight, const T* bias, int64_t width, T* to) {
+  std::memcpy(to, weight, width * sizeof(T));
+  std::memcpy(to + width, bias, width * sizeof(T));
+}
+
+template <typename T>
+void pack(const DecoderShape& shape, const T* const* weights, T* packed) {
+  const LayerLayout<T> part(shape);
+  const int64_t width = shape.model_width, feed = shape.feed_width;
+  for (int64_t layer = 0; layer < shape.layers; ++layer) {
+    const T* const* own = weights + layer * tensors_per_layer;
+    T* to = packed + layer * part.size;
+    pack_norm(own[0], own[1], width, to + part.self_norm);
+    pack_matrix(own[2], own[3], 3 * width, width, to + part.self_qkv);
+    pack_matrix(own[4], own[5], width, width, to + part.self_out);
+    pack_norm(own[6], own[7], width, to + part.memory_norm);
+    pack_matrix(own[8], own[9], width, width, to + part.memory_query);
+    pack_matrix(own[10], own[11], 2 * width, width, to + part.memory_key_value);
+    pack_matrix(own[12], own[13], width, width, to + part.memory_out);
+    pack_norm(own[14], own[15], width, to + part.feed_norm);
+    pack_matrix(own[16], own[17], feed, width, to + part.feed_in);
+    pack_matrix(own[18], own[19], width, feed, to + part.feed_out);
+  }
+  const T* const* final_norm = weights + shape.layers * tensors_per_layer;
+  pack_norm(final_norm[0], final_norm[1], width, packed + shape.layers * part.size);
+}
+
+template <typename T>
+void fill(DecoderKernels<T>& table) {
+  table.pack = pack<T>;
+  table.scratch_numbers = scratch_numbers<T>;
+  table.decode_tile = decode_tile<T>;
+  table.open_tile = open_tile<T>;
+  table.advance_tile = advance_tile<T>;
+}
+
+}  // namespace
+
+namespace SOFTRANK_ISA {
+
+void add_decoder_kernels(CpuKernels& kernels) {
+  fill(kernels.float_decoder);
+  fill(kernels.double_decoder);
+}
+
+}  // namespace SOFTRANK_ISA
+}  // namespace softrank

@@ -1,0 +1,200 @@
+// The decoder ops on CPU tensors: tiles of rows in parallel.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "cpu_kernels.h"
+#include "tensors.h"
+
+namespace softrank {
+namespace {
+
+DecoderShape shape_of(const std::vector<Tensor>& weights, int64_t heads, bool norm_first, int64_t slots) {
+  STD_TORCH_CHECK(weights.size() > 2 && (weights.size() - 2) % tensors_per_layer == 0, "weights must be ",
+                  tensors_per_layer, " tensors per layer and 2 of the final norm, got ", weights.size());
+  return {int64_t(weights.size() - 2) / tensors_per_layer,
+          weights[0].size(0),
+          weights[17].size(0),
+          heads,
+          slots,
+          norm_first};
+}
+
+Tensor pack_decoder(const std::vector<Tensor>& weights) {
+  const DecoderShape shape = shape_of(weights, 1, true, 1);
+  return with_number_type(weights[0], "weights", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    std::vector<Tensor> contiguous;
+    std::vector<const T*> data;
+    for (const Tensor& weight : weights) {
+      contiguous.push_back(torch::stable::contiguous(weight));
+      data.push_back(data_of<T>(contiguous.back()));
+    }
+    const Tensor packed =
+        torch::stable::new_empty(weights[0], {packed_decoder_numbers<T>(shape)}, weights[0].scalar_type());
+    decoder_kernels<T>().pack(shape, data.data(), mutable_data_of<T>(packed));
+    return packed;
+  });
+}
+
+// Tiles of nearly equal size, a multiple of the threads where rows suffice.
+struct Tiles {
+  int64_t rows, count;
+
+  explicit Tiles(int64_t rows) : rows(rows) {
+    const int64_t threads = torch::stable::get_num_threads();
+    const int64_t rounds = (rows + threads * most_tile_rows - 1) / (threads * most_tile_rows);
+    count = std::min(rows, rounds * threads);
+  }
+  int64_t first(int64_t tile) const { return rows * tile / count; }
+
+  // body(first row, end row, scratch) for every tile; a thread keeps one scratch, made by make_scratch.
+  template <typename MakeScratch, typename Body>
+  void for_each(MakeScratch make_scratch, Body body) const {
+    torch::stable::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+      const auto scratch = make_scratch();
+      for (int64_t tile = begin; tile < end; ++tile) body(first(tile), first(tile + 1), scratch.get());
+    });
+  }
+};
+
+std::tuple<Tensor, Tensor> decode_order(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed,
+                                        int64_t heads, bool norm_first, const Tensor& memory, const Tensor& tokens,
+                                        const Tensor& start, const Tensor& places, const Tensor& head_keys,
+                                        const Tensor& head_bias, const Tensor& mask,
+                                        const std::optional<Tensor>& uniform, const std::optional<Tensor>& forced_order,
+                                        double temperature) {
+  const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
+  const DecoderShape shape = shape_of(weights, heads, norm_first, n);
+  const Tensor ready = packed ? *packed : pack_decoder(weights);
+  const auto contiguous = [](const Tensor& tensor) { return torch::stable::contiguous(tensor); };
+  const Tensor memory_c = contiguous(memory), tokens_c = contiguous(tokens), start_c = contiguous(start);
+  const Tensor places_c = contiguous(places), keys_c = contiguous(head_keys), bias_c = contiguous(head_bias);
+  const Tensor mask_c = contiguous(mask);
+  const Tensor uniform_c = uniform ? contiguous(*uniform) : mask_c;
+  const Tensor forced_c = forced_order ? contiguous(*forced_order) : mask_c;
+  const bool is_head_shared = head_keys.size(0) == 1;
+  const Tensor order = torch::stable::new_empty(memory, {rows, n}, ScalarType::Long);
+  const Tensor log_probs = torch::stable::new_empty(memory, {rows, n}, memory.scalar_type());
+  std::atomic<PickFailure> failure{PickFailure::none};
+  with_number_type(memory, "memory", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    STD_TORCH_CHECK(ready.numel() == packed_decoder_numbers<T>(shape),
+                    "packed must be what pack_decoder returned for these weights");
+    const DecoderKernels<T>& kernels = decoder_kernels<T>();
+    const int64_t cache_row = CacheLayout<T>(shape).row;
+    const int64_t scratch_numbers = kernels.scratch_numbers(shape);
+    const Tiles tiles(rows);
+    const int64_t tile_rows = tiles.count == 0 ? 0 : (rows + tiles.count - 1) / tiles.count;
+    struct Scratch {
+      std::unique_ptr<T[]> numbers, cache;
+      std::unique_ptr<int64_t[]> real_slots;
+      std::unique_ptr<bool[]> remaining;
+    };
+    tiles.for_each(
+        [&] {
+          return std::make_unique<Scratch>(std::make_unique_for_overwrite<T[]>(scratch_numbers),
+                                           std::make_unique_for_overwrite<T[]>(tile_rows * cache_row),
+                                           std::make_unique_for_overwrite<int64_t[]>(tile_rows * n),
+                                           std::make_unique_for_overwrite<bool[]>(tile_rows * n));
+        },
+        [&](int64_t first, int64_t end, Scratch* scratch) {
+          DecodeTile<T> tile{};
+          tile.rows = end - first;
+          tile.memory = data_of<T>(memory_c) + first * n * width;
+          tile.tokens = data_of<T>(tokens_c) + first * n * width;
+          tile.start = data_of<T>(start_c) + first * width;
+          tile.places = data_of<T>(places_c);
+          tile.head_keys = data_of<T>(keys_c) + (is_head_shared ? 0 : first * n * width);
+          tile.head_bias = data_of<T>(bias_c) + (is_head_shared ? 0 : first * n);
+          tile.is_head_shared = is_head_shared;
+          tile.mask = data_of<bool>(mask_c) + first * n;
+          tile.uniform = uniform ? data_of<T>(uniform_c) + first * n : nullptr;
+          tile.forced = forced_order ? data_of<int64_t>(forced_c) + first * n : nullptr;
+          tile.inverse_temperature = T(1.0 / temperature);
+          tile.order = mutable_data_of<int64_t>(order) + first * n;
+          tile.log_probs = mutable_data_of<T>(log_probs) + first * n;
+          tile.real_slots = scratch->real_slots.get();
+          tile.remaining = scratch->remaining.get();
+          const PickFailure tile_failure =
+              kernels.decode_tile(shape, data_of<T>(ready), tile, scratch->cache.get(), scratch->numbers.get());
+          if (tile_failure != PickFailure::none) failure = tile_failure;
+        });
+  });
+  STD_TORCH_CHECK(failure.load() == PickFailure::none,
+                  "scores must not be NaN for a real slot: memory, tokens or weights hold NaN or infinities");
+  return {order, log_probs};
+}
+
+Tensor open_decoder(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads,
+                    const Tensor& memory, const Tensor& mask) {
+  const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
+  const DecoderShape shape = shape_of(weights, heads, true, n);
+  const Tensor ready = packed ? *packed : pack_decoder(weights);
+  const Tensor memory_c = torch::stable::contiguous(memory), mask_c = torch::stable::contiguous(mask);
+  return with_number_type(memory, "memory", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const DecoderKernels<T>& kernels = decoder_kernels<T>();
+    const int64_t cache_row = CacheLayout<T>(shape).row;
+    const Tensor cache = torch::stable::new_zeros(memory, {rows, cache_row}, memory.scalar_type());
+    const int64_t scratch_numbers = kernels.scratch_numbers(shape);
+    Tiles(rows).for_each(
+        [&] { return std::make_unique_for_overwrite<T[]>(scratch_numbers); },
+        [&](int64_t first, int64_t end, T* scratch) {
+          kernels.open_tile(shape, data_of<T>(ready), end - first, data_of<T>(memory_c) + first * n * width,
+                            data_of<bool>(mask_c) + first * n, mutable_data_of<T>(cache) + first * cache_row, scratch);
+        });
+    return cache;
+  });
+}
+
+Tensor advance_decoder(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads,
+                       bool norm_first, const Tensor& cache, const Tensor& inputs, const Tensor& lengths,
+                       const Tensor& mask) {
+  const int64_t rows = inputs.size(0), positions = inputs.size(1), width = inputs.size(2), n = mask.size(1);
+  const DecoderShape shape = shape_of(weights, heads, norm_first, n);
+  const Tensor ready = packed ? *packed : pack_decoder(weights);
+  const Tensor inputs_c = torch::stable::contiguous(inputs), lengths_c = torch::stable::contiguous(lengths);
+  const Tensor mask_c = torch::stable::contiguous(mask);
+  const Tensor states = torch::stable::new_zeros(inputs, {rows, positions, width}, inputs.scalar_type());
+  with_number_type(inputs, "inputs", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const DecoderKernels<T>& kernels = decoder_kernels<T>();
+    const int64_t cache_row = CacheLayout<T>(shape).row;
+    STD_TORCH_CHECK(cache.is_contiguous() && cache.numel() == rows * cache_row,
+                    "cache must be what open_decoder returned for this memory");
+    const int64_t* length_data = data_of<int64_t>(lengths_c);
+    for (int64_t row = 0; row < rows; ++row) {
+      STD_TORCH_CHECK(length_data[row] >= 0 && length_data[row] + positions <= n, "lengths must leave room for ",
+                      positions, " positions of ", n, ", got ", length_data[row], " in row ", row);
+    }
+    const int64_t scratch_numbers = kernels.scratch_numbers(shape);
+    Tiles(rows).for_each([&] { return std::make_unique_for_overwrite<T[]>(scratch_numbers); },
+                         [&](int64_t first, int64_t end, T* scratch) {
+                           AdvanceTile<T> tile{};
+                           tile.rows = end - first;
+                           tile.positions = positions;
+                           tile.cache = mutable_data_of<T>(cache) + first * cache_row;
+                           tile.inputs = data_of<T>(inputs_c) + first * positions * width;
+                           tile.lengths = length_data + first;
+                           tile.mask = data_of<bool>(mask_c) + first * n;
+                           tile.states = mutable_data_of<T>(states) + first * positions * width;
+                           kernels.advance_tile(shape, data_of<T>(ready), tile, scratch);
+                         });
+  });
+  return states;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CPU, m) {
+  m.impl("pack_decoder", TORCH_BOX(&pack_decoder));
+  m.impl("decode_order", TORCH_BOX(&decode_order));
+  m.impl("open_decoder", TORCH_BOX(&open_decoder));
+  m.impl("advance_decoder", TORCH_BOX(&advance_decoder));
+}
+
+}  // namespace softrank

@@ -1,0 +1,35 @@
+// What the CPU ops share: typed access to stable-ABI tensors.
+#pragma once
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <type_traits>
+
+namespace softrank {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// Calls `body` with a null pointer of the tensor's number type.
+template <typename Body>
+auto with_number_type(const Tensor& tensor, const char* name, Body body) {
+  if (tensor.scalar_type() == ScalarType::Float) return body(static_cast<float*>(nullptr));
+  STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Double, name, " must be float32 or float64");
+  return body(static_cast<double*>(nullptr));
+}
+
+template <typename T>
+const T* data_of(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+
+template <typename T>
+T* mutable_data_of(const Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+}  // namespace softrank
