@@ -7,7 +7,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else ""
-MAIN_COMMAND = 'python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 ".[plots]" && .venv/bin/softrank walk --output walk.png'
+MAIN_COMMAND = " && ".join(
+    (
+        "python3 -m venv .venv",
+        '.venv/bin/pip install torch==2.13.0 ".[plots]"',
+        ".venv/bin/softrank walk --output walk.png",
+    )
+)
 TEST_COMMAND = (
     'python3 -m venv .venv-test && .venv-test/bin/pip install torch==2.13.0 ".[test]" && .venv-test/bin/pytest'
 )
