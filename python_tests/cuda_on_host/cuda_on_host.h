@@ -82,7 +82,7 @@ inline void poison_shared_memory() {
       nullptr);
 }
 
-// A function of its own: getcontext may return twice, as far as the compiler knows, and it warns about variables nearby.
+// A function of its own: to the compiler getcontext may return twice, and it warns about variables nearby.
 inline void prepare(Fiber& fiber) {
   constexpr size_t stack_bytes = 64 * 1024;
   if (!fiber.stack) fiber.stack = std::make_unique_for_overwrite<char[]>(stack_bytes);

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <vector>
 
+#include "../tensors.h"
 #include "cpu_kernels.h"
-#include "tensors.h"
 
 namespace softrank {
 namespace {

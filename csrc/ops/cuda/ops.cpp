@@ -1,21 +1,14 @@
 // The CUDA ops on tensors: outputs, device and stream for the launches. LibTorch stable ABI only.
 #include <torch/csrc/stable/accelerator.h>
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-#include <torch/headeronly/core/ScalarType.h>
 
 #include <optional>
 #include <tuple>
-#include <type_traits>
 
+#include "../tensors.h"
 #include "launches.h"
 
 namespace softrank {
 namespace {
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
 
 // Makes the device of a tensor the current one while it lives, and knows that device's current stream.
 struct LaunchPlace {
@@ -25,24 +18,6 @@ struct LaunchPlace {
   torch::stable::accelerator::DeviceGuard guard;
   void* stream;
 };
-
-// Calls `body` with a null pointer of the tensor's number type.
-template <typename Body>
-void with_number_type(const Tensor& tensor, const char* name, Body body) {
-  if (tensor.scalar_type() == ScalarType::Float) return body(static_cast<float*>(nullptr));
-  STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Double, name, " must be float32 or float64");
-  body(static_cast<double*>(nullptr));
-}
-
-template <typename T>
-const T* data_of(const Tensor& tensor) {
-  return static_cast<const T*>(tensor.const_data_ptr());
-}
-
-template <typename T>
-T* mutable_data_of(const Tensor& tensor) {
-  return static_cast<T*>(tensor.mutable_data_ptr());
-}
 
 // A kernel reads raw pointers: an argument of another dtype, size or device would be read out of bounds.
 Tensor checked_argument(const Tensor& tensor, const char* name, ScalarType dtype, int64_t size, const Tensor& beside) {

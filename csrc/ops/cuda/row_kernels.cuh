@@ -1,5 +1,6 @@
-// CUDA kernels of reflect, decode_chamber and pick, and how they are to be launched. No torch here: the tests compile
-// this file for the host too, so it uses threads, shared memory, __syncthreads and __trap only.
+// The CUDA kernels and how they are to be launched. No torch here: the tests compile this file for the host too, so it
+// uses threads, shared memory, __syncthreads and __trap only. Compile with floating-point contraction off
+// (--fmad=false): then the random numbers have the bits of the reference.
 //
 // All arrays are contiguous, rows one after another. Blocks are numbered along x only (2^31 - 1 of them), and nothing
 // is launched for B = 0 or N = 0, where the number of blocks is 0.

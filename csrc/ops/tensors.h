@@ -1,4 +1,4 @@
-// What the CPU ops share: typed access to stable-ABI tensors.
+// What the CPU and CUDA ops share: typed access to stable-ABI tensors.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
