@@ -26,7 +26,7 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
 def lift_to_grid(
     ranks: Tensor, mask: Tensor | None = None, *, grid: str = "paper", dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Soft ranks of ranks: `ranks / (N - 1)` on the paper's grid (0 for N = 1), `(ranks + 1/2) / N` on the midpoint one.
+    """Soft ranks of ranks: `ranks / (N - 1)` on the paper's grid (0 if N = 1), `(ranks + 1/2) / N` on the midpoint one.
 
     ranks: (B, N) int64, `ranks[item] = place` (not an order). mask: (B, N) bool, True = real item; N is then counted
     per row and padding gets 0. Returns (B, N) of dtype.

@@ -53,7 +53,7 @@ def check_order(order: Tensor, name: str = "order") -> None:
     if not isinstance(order, Tensor) or order.dtype != torch.int64 or order.ndim not in (1, 2):
         got = f"{tuple(order.shape)} {order.dtype}" if isinstance(order, Tensor) else type(order).__name__
         raise ValueError(f"{name} must be (B, N) or (N,) int64, got {got}")
-    rows = order.reshape(-1, order.shape[-1])
+    rows = order if order.ndim == 2 else order[None]
     is_wrong = (rows.sort(1).values != torch.arange(rows.shape[1], device=rows.device)).any(1)
     if bool(is_wrong.any()):
         row = int(is_wrong.nonzero()[0])

@@ -4,6 +4,7 @@ These functions are registered as the dispatcher's default kernels, so they also
 no kernel of ours. They check nothing: `ops` does that at its door. `order[place] = item`, `ranks[item] = place`.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -106,12 +107,9 @@ def pick(scores: Tensor, remaining: Tensor, uniform: Tensor | None) -> tuple[Ten
     return choice, log_prob
 
 
-def _philox_words(samples: Tensor, seed: int, step: int, stream: int, blocks: int) -> list[Tensor]:
-    """Four 32-bit words (as int64 tensors (B, blocks)) of Philox-4x32-10 per counter."""
-    block = torch.arange(blocks, device=samples.device)[None, :]
-    zero = torch.zeros(samples.shape[0], blocks, dtype=torch.int64, device=samples.device)
-    c0, c1 = zero + block, zero + ((step & 0xFFFFFF) | (stream << 24))
-    c2, c3 = zero + (samples & _LOW_32)[:, None], zero + ((samples >> 32) & _LOW_32)[:, None]
+def philox_words(counter: list[Tensor], seed: int) -> list[Tensor]:
+    """Four 32-bit words per counter by Philox-4x32-10; words are int64 tensors of one shape that hold 0 to 2^32 - 1."""
+    c0, c1, c2, c3 = counter
     k0, k1 = seed & _LOW_32, (seed >> 32) & _LOW_32
     for _ in range(10):
         # A product of two 32-bit words can pass 2^63; its low 64 bits are right all the same in wrapping arithmetic.
@@ -125,7 +123,11 @@ def _philox_words(samples: Tensor, seed: int, step: int, stream: int, blocks: in
 
 def _random_bits(samples: Tensor, seed: int, step: int, stream: int, count: int) -> tuple[Tensor, Tensor]:
     """High and low 32-bit words (B, count) of the 64 random bits behind each number."""
-    w0, w1, w2, w3 = _philox_words(samples, seed, step, stream, (count + 1) // 2)
+    pair = torch.arange((count + 1) // 2, device=samples.device)
+    zero = torch.zeros(samples.shape[0], len(pair), dtype=torch.int64, device=samples.device)
+    low_sample, high_sample = (samples & _LOW_32)[:, None], ((samples >> 32) & _LOW_32)[:, None]
+    counter = [zero + pair, zero + (step | (stream << 24)), zero + low_sample, zero + high_sample]
+    w0, w1, w2, w3 = philox_words(counter, seed)  # (B, pairs)
     high = torch.stack((w0, w2), -1).flatten(1)[:, :count]
     low = torch.stack((w1, w3), -1).flatten(1)[:, :count]
     return high, low
@@ -254,7 +256,14 @@ def decode_order(
         token = start if last_choice is None else tokens[rows, last_choice]  # (B, D)
         x = (token + places[step])[:, None]  # (B, 1, D)
         for layer, memory_key_value, cache in zip(layers, memory_keys_values, caches, strict=True):
-            x = _decoder_layer(layer, x, heads, norm_first, memory_key_value, attended, cache, step)
+
+            def extend(key: Tensor, value: Tensor, cache: Tensor = cache) -> tuple[Tensor, Tensor, None]:
+                cache[0, :, :, step : step + 1] = key
+                cache[1, :, :, step : step + 1] = value
+                keys, values = cache[:, :, :, : step + 1]
+                return keys, values, None
+
+            x = _decoder_layer(layer, x, heads, norm_first, memory_key_value, attended, extend)
         return _head_scores(F.layer_norm(x[:, 0], (D,), final_norm_weight, final_norm_bias), head_keys, head_bias)
 
     return _pick_each_place(scores_at, mask, memory.dtype, uniform, forced_order, temperature)
@@ -293,6 +302,69 @@ def decode_order_uncached(
         return _head_scores(F.layer_norm(x[:, -1], (D,), final_norm_weight, final_norm_bias), head_keys, head_bias)
 
     return _pick_each_place(scores_at, mask, memory.dtype, uniform, forced_order, temperature)
+
+
+def cache_numbers(weights: list[Tensor], heads: int, slots: int) -> int:
+    """Numbers in a row of the caches of `open_decoder`: lengths are rounded up to 64 bytes, as vector kernels want."""
+    D, layers = weights[0].shape[0], len(_layers_of(weights))
+    step = 64 // weights[0].element_size()
+
+    def padded(length: int) -> int:
+        return -(-length // step) * step
+
+    return layers * 2 * (D * padded(slots) + heads * slots * padded(D // heads))
+
+
+def _caches_of(cache: Tensor, layers: int, heads: int, slots: int, head_width: int) -> Tensor:
+    """The part of the rows that plain torch uses: (B, layer, own keys, own values, memory keys, memory values, ...)."""
+    shape = (layers, 4, heads, slots, head_width)
+    return cache[:, : math.prod(shape)].view(cache.shape[0], *shape)
+
+
+@torch.no_grad()
+def open_decoder(weights: list[Tensor], packed: Tensor | None, heads: int, memory: Tensor, mask: Tensor) -> Tensor:
+    """Caches (B, numbers) that hold the memory's keys and values; see `ops.open_decoder`."""
+    layers = _layers_of(weights)
+    B, N, D = memory.shape
+    memory = memory.masked_fill(~mask[..., None], 0.0)
+    cache = memory.new_zeros(B, cache_numbers(weights, heads, N))
+    parts = _caches_of(cache, len(layers), heads, N, D // heads)
+    for i, layer in enumerate(layers):
+        parts[:, i, 2], parts[:, i, 3] = _memory_keys_values(layer, memory, heads)
+    return cache
+
+
+@torch.no_grad()
+def advance_decoder(
+    weights: list[Tensor],
+    packed: Tensor | None,
+    heads: int,
+    norm_first: bool,
+    cache: Tensor,
+    inputs: Tensor,
+    lengths: Tensor,
+    mask: Tensor,
+) -> Tensor:
+    """States (B, P, D) of further positions, whose keys and values are added to the caches; see `ops.advance_decoder`."""
+    layers = _layers_of(weights)
+    B, P, D = inputs.shape
+    N = mask.shape[1]
+    parts = _caches_of(cache, len(layers), heads, N, D // heads)
+    positions = lengths[:, None] + torch.arange(P, device=inputs.device)  # (B, P)
+    is_seen = positions[..., None] >= torch.arange(N, device=inputs.device)  # (B, P, N)
+    index = positions[:, None, :, None].expand(B, heads, P, D // heads)
+    attended = (mask | ~mask.any(1, keepdim=True))[:, None, None]
+    x = inputs
+    for i, layer in enumerate(layers):
+
+        def extend(key: Tensor, value: Tensor, own: Tensor = parts[:, i]) -> tuple[Tensor, Tensor, Tensor]:
+            own[:, 0].scatter_(2, index, key)
+            own[:, 1].scatter_(2, index, value)
+            return own[:, 0], own[:, 1], is_seen[:, None]
+
+        x = _decoder_layer(layer, x, heads, norm_first, (parts[:, i, 2], parts[:, i, 3]), attended, extend)
+    states = F.layer_norm(x, (D,), *weights[-2:])
+    return states.masked_fill(~mask.any(1)[:, None, None], 0.0)
 
 
 @torch.no_grad()
@@ -379,21 +451,23 @@ def _decoder_layer(
     norm_first: bool,
     memory_key_value: tuple[Tensor, Tensor],
     attended: Tensor | None,
-    cache: Tensor | None = None,
-    step: int = 0,
+    extend: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]] | None = None,
 ) -> Tensor:
-    """One layer on x: a whole prefix (B, length, D), or with a cache (2, B, H, N, D / H) its last entry (B, 1, D)."""
+    """One layer on x (B, length, D): a whole prefix, or its last part.
+
+    For a part, `extend` adds its keys and values (B, H, length, D / H) to those before and returns all, and which of
+    them each query sees (None for all).
+    """
 
     def self_attention(y: Tensor) -> Tensor:
         query, key, value = (
             _split_heads(part, heads) for part in F.linear(y, layer.self_qkv_weight, layer.self_qkv_bias).chunk(3, -1)
         )
-        if cache is None:
+        if extend is None:
             attention = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
-            cache[0, :, :, step : step + 1] = key
-            cache[1, :, :, step : step + 1] = value
-            attention = F.scaled_dot_product_attention(query, *cache[:, :, :, : step + 1])
+            keys, values, is_seen = extend(key, value)
+            attention = F.scaled_dot_product_attention(query, keys, values, attn_mask=is_seen)
         return F.linear(_merge_heads(attention), layer.self_out_weight, layer.self_out_bias)
 
     def memory_attention(y: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 // Counter-based random numbers: Philox-4x32-10 and the normal quantile AS241, rounded alike on every device.
 //
-// The counter is (pair of numbers, step | stream << 24, low and high half of the sample); the key is the seed. One number takes
-// 64 bits: words 0 and 1 of its block for even indices, 2 and 3 for odd ones. Compile with floating-point contraction off:
-// a fused multiply-add would round differently from the plain-torch reference.
+// The counter is (pair of numbers, step | stream << 24, low and high half of the sample); the key is the seed. One
+// number takes 64 bits: words 0 and 1 of its block for even indices, 2 and 3 for odd ones. Compile with floating-point
+// contraction off: a fused multiply-add would round differently from the plain-torch reference.
 #pragma once
 
 #include <cmath>
@@ -55,7 +55,8 @@ SOFTRANK_ROW V polynomial(const double (&coefficients)[8], V x) {
   return value;
 }
 
-// Natural logarithm of mantissa * 2^exponent, mantissa in [sqrt(1/2), sqrt(2)], by multiplications, additions, a division.
+// Natural logarithm of mantissa * 2^exponent, mantissa in [sqrt(1/2), sqrt(2)], by multiplications, additions, a
+// division.
 template <typename V>
 SOFTRANK_ROW V log_of_parts(V mantissa, V exponent) {
   const V s = (mantissa - 1.0) / (mantissa + 1.0);
@@ -86,8 +87,10 @@ SOFTRANK_ROW V portable_sqrt(V x) {
 // The normal quantile at 1/2 + q in Wichura's AS241 (PPND16), for |q| <= 0.425.
 template <typename V>
 SOFTRANK_ROW V normal_quantile_centre(V q) {
-  const double top[8] = {2509.0809287301226727, 33430.575583588128105, 67265.770927008700853, 45921.953931549871457, 13731.693765509461125, 1971.5909503065514427, 133.14166789178437745, 3.387132872796366608};
-  const double bottom[8] = {5226.495278852545925, 28729.085735721942674, 39307.89580009271061, 21213.794301586595867, 5394.1960214247511077, 687.1870074920579083, 42.313330701600911252, 1.0};
+  const double top[8] = {2509.0809287301226727, 33430.575583588128105, 67265.770927008700853, 45921.953931549871457,
+                         13731.693765509461125, 1971.5909503065514427, 133.14166789178437745, 3.387132872796366608};
+  const double bottom[8] = {5226.495278852545925,  28729.085735721942674, 39307.89580009271061,  21213.794301586595867,
+                            5394.1960214247511077, 687.1870074920579083,  42.313330701600911252, 1.0};
   const V argument = 0.180625 - q * q;
   return q * (polynomial(top, argument) / polynomial(bottom, argument));
 }
@@ -95,15 +98,23 @@ SOFTRANK_ROW V normal_quantile_centre(V q) {
 // Its magnitude for |q| > 0.425 as a function of r = sqrt(-log(1/2 - |q|)), r <= 5.
 template <typename V>
 SOFTRANK_ROW V normal_quantile_middle(V r) {
-  const double top[8] = {7.7454501427834140764e-4, 0.0227238449892691845833, 0.24178072517745061177, 1.27045825245236838258, 3.64784832476320460504, 5.7694972214606914055, 4.6303378461565452959, 1.42343711074968357734};
-  const double bottom[8] = {1.05075007164441684324e-9, 5.475938084995344946e-4, 0.0151986665636164571966, 0.14810397642748007459, 0.68976733498510000455, 1.6763848301838038494, 2.05319162663775882187, 1.0};
+  const double top[8] = {7.7454501427834140764e-4, 0.0227238449892691845833, 0.24178072517745061177,
+                         1.27045825245236838258,   3.64784832476320460504,   5.7694972214606914055,
+                         4.6303378461565452959,    1.42343711074968357734};
+  const double bottom[8] = {
+      1.05075007164441684324e-9, 5.475938084995344946e-4, 0.0151986665636164571966, 0.14810397642748007459,
+      0.68976733498510000455,    1.6763848301838038494,   2.05319162663775882187,   1.0};
   return polynomial(top, r - 1.6) / polynomial(bottom, r - 1.6);
 }
 
 // The same for r > 5: one number in 36 thousand million.
 SOFTRANK_ROW double normal_quantile_far(double r) {
-  const double top[8] = {2.01033439929228813265e-7, 2.71155556874348757815e-5, 0.0012426609473880784386, 0.026532189526576123093, 0.29656057182850489123, 1.7848265399172913358, 5.4637849111641143699, 6.6579046435011037772};
-  const double bottom[8] = {2.04426310338993978564e-15, 1.4215117583164458887e-7, 1.8463183175100546818e-5, 7.868691311456132591e-4, 0.0148753612908506148525, 0.13692988092273580531, 0.59983220655588793769, 1.0};
+  const double top[8] = {2.01033439929228813265e-7, 2.71155556874348757815e-5, 0.0012426609473880784386,
+                         0.026532189526576123093,   0.29656057182850489123,    1.7848265399172913358,
+                         5.4637849111641143699,     6.6579046435011037772};
+  const double bottom[8] = {
+      2.04426310338993978564e-15, 1.4215117583164458887e-7, 1.8463183175100546818e-5, 7.868691311456132591e-4,
+      0.0148753612908506148525,   0.13692988092273580531,   0.59983220655588793769,   1.0};
   return polynomial(top, r - 5.0) / polynomial(bottom, r - 5.0);
 }
 

@@ -47,9 +47,7 @@ inline BlockWords philox_blocks(uint64_t seed, uint64_t sample, uint32_t step_an
 }
 
 // An integer below 2^52 as a double: put it in the mantissa of 2^52.
-inline Vector<double> double_of(Words integers) {
-  return (Vector<double>)(integers | 0x4330000000000000u) - 0x1p52;
-}
+inline Vector<double> double_of(Words integers) { return (Vector<double>)(integers | 0x4330000000000000u) - 0x1p52; }
 
 inline void store_interleaved(Vector<double> even, Vector<double> odd, double* out) {
   for (int64_t lane = 0; lane < blocks_at_once; ++lane) {
