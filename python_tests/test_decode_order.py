@@ -175,9 +175,9 @@ def test_greedy_orders_are_identical_on_1000_inputs(make_model, head):
 def test_draws_are_the_same_padded_and_alone(make_model, head, compiled, cache):
     torch.manual_seed(5)
     model = make_model(head, torch.float64)
-    sizes = [6, 2, 4, 1, 5]
-    mask = mixed_mask(sizes, 6)
-    items, uniform = torch.randn(5, 6, 2, dtype=torch.float64), torch.rand(5, 6, dtype=torch.float64)
+    sizes = [6, 2, 4, 1, 6]
+    mask = mixed_mask(sizes, 8)  # no row is full
+    items, uniform = torch.randn(5, 8, 2, dtype=torch.float64), torch.rand(5, 8, dtype=torch.float64)
     for filling in (0.0, 1e9, torch.nan):
         items[~mask] = filling
         order, log_probs = model.decode(items, 0.8, mask, uniform=uniform, compiled=compiled, cache=cache)

@@ -73,6 +73,27 @@ def test_padded_batch_equals_rows_alone(make_model, head, norm_first, dtype, tol
         assert together.per_place[torch.arange(5) >= mask.sum(1, keepdim=True)].eq(0).all()
 
 
+class Centred(nn.Module):
+    """An embedder in which slots see each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(2, 16)
+
+    def forward(self, items: Tensor) -> Tensor:
+        return self.projection(items - items.sum(1, keepdim=True))
+
+
+def test_padding_is_zeroed_before_the_embedder():
+    mask = torch.tensor([[1, 1, 1, 0], [0, 1, 0, 1]], dtype=torch.bool)
+    items = torch.randn(2, 4, 2)
+    model = SoftRankModel(TINY, Centred())
+    wanted = model.embed(items.masked_fill(~mask[..., None], 0.0), mask)
+    assert torch.equal(model.embed(items.masked_fill(~mask[..., None], torch.nan), mask), wanted)
+    learned = SoftRankModel(replace(TINY, embedder={"kind": "learned", "num_items": 4}))
+    assert learned.embed(torch.tensor([[1, 3, 0, 99], [-1, 2, -1, 3]]), mask).isfinite().all()
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_gradients_are_finite_with_padding(make_model, head):
     model = make_model(head)
