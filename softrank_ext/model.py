@@ -322,6 +322,20 @@ class DecoderWeights(NamedTuple):
     packed: Tensor
 
 
+class DecoderInputs(NamedTuple):
+    """What the decoder works from at one diffusion time; the tensors are described at `ops.decode_order`."""
+
+    weights: list[Tensor]
+    packed: Tensor
+    memory: Tensor
+    tokens: Tensor
+    start: Tensor
+    places: Tensor
+    head_keys: Tensor
+    head_bias: Tensor
+    mask: Tensor
+
+
 class SoftRankModel(nn.Module):
     """Distribution over the orders of an instance given at diffusion time t.
 
@@ -450,7 +464,7 @@ class SoftRankModel(nn.Module):
         caches. decoder_weights: `self.decoder_weights()`, to share it between calls. No gradient is recorded.
         """
         embedded = self._embedded(items, mask, is_embedded)
-        B, N, D = embedded.shape
+        B, N, _ = embedded.shape
         if uniform is not None and (uniform.shape != (B, N) or not uniform.is_floating_point()):
             raise ValueError(f"uniform must be {(B, N)} float, got {tuple(uniform.shape)} {uniform.dtype}")
         if forced_order is not None:
@@ -460,31 +474,48 @@ class SoftRankModel(nn.Module):
             check_slots(forced_order, mask, "forced_order")
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature must be positive and finite, got {temperature}; greedy takes no uniform")
-        every = torch.ones(B, N, dtype=torch.bool, device=embedded.device) if mask is None else mask
         uniform = None if uniform is None else uniform.to(embedded.dtype)
         if self.config.head not in DECODER_HEADS:
             slots = torch.arange(N, device=embedded.device).expand(B, N)
             scores = self.scores(embedded, t, slots, mask)
-            return reference.decode_scores(scores, every, uniform, forced_order, temperature)
+            return reference.decode_scores(scores, _every(embedded, mask), uniform, forced_order, temperature)
 
+        inputs = self.decoder_inputs(embedded, t, mask, is_embedded=True, decoder_weights=decoder_weights)
+        run: Callable[..., tuple[Tensor, Tensor]] = reference.decode_order if cache else reference.decode_order_uncached
+        if compiled and cache:
+            run = ops.decode_order
+        return run(
+            **inputs._asdict(),
+            heads=self.config.heads,
+            norm_first=self.config.norm_first,
+            uniform=uniform,
+            forced_order=forced_order,
+            temperature=temperature,
+        )
+
+    def decoder_inputs(
+        self,
+        items: Tensor,
+        t: float | Tensor,
+        mask: Tensor | None = None,
+        *,
+        is_embedded: bool = False,
+        decoder_weights: DecoderWeights | None = None,
+    ) -> DecoderInputs:
+        """Encode the items and make all that the decoder works from; arguments as in `decode`."""
+        if self.config.head not in DECODER_HEADS:
+            raise ValueError(f"a {self.config.head} head has no decoder: use {' or '.join(DECODER_HEADS)}")
+        embedded = self._embedded(items, mask, is_embedded)
+        B, N, D = embedded.shape
+        weights, packed = self.decoder_weights() if decoder_weights is None else decoder_weights
         memory = self.encode(embedded, t, mask)
         time = self._time(t, embedded)  # (B or 1, 1, D)
         head_keys, head_bias = self.head(memory, self._positions(embedded, mask))
         tokens, start = embedded + time, (self.start + time[:, 0]).expand(B, D)
         places = sine_cosine(N, D, embedded)
-        heads, norm_first = self.config.heads, self.config.norm_first
-        if compiled and cache:
-            weights, packed = self.decoder_weights() if decoder_weights is None else decoder_weights
-            return ops.decode_order(
-                weights, packed=packed, heads=heads, norm_first=norm_first, memory=memory, tokens=tokens, start=start,
-                places=places, head_keys=head_keys, head_bias=head_bias, mask=every, uniform=uniform,
-                forced_order=forced_order, temperature=temperature,
-            )  # fmt: skip
-        plain = reference.decode_order if cache else reference.decode_order_uncached
-        return plain(
-            self._weights(), None, heads, norm_first, memory, tokens, start, places, head_keys, head_bias, every,
-            uniform, forced_order, temperature,
-        )  # fmt: skip
+        return DecoderInputs(
+            weights, packed, memory, tokens, start, places, head_keys, head_bias, _every(embedded, mask)
+        )
 
     def decoder_weights(self) -> DecoderWeights:
         """The decoder's weights, packed for the kernel as they are now; empty for a head without a decoder."""
@@ -580,6 +611,11 @@ class SoftRankModel(nn.Module):
         if mask is None:
             return torch.arange(embedded.shape[1], device=embedded.device)[None]
         return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+def _every(embedded: Tensor, mask: Tensor | None) -> Tensor:
+    """The mask, or one that calls every slot real."""
+    return torch.ones(embedded.shape[:2], dtype=torch.bool, device=embedded.device) if mask is None else mask
 
 
 def _zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:

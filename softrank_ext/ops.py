@@ -24,6 +24,11 @@ _library.define(
     "Tensor? forced_order, float temperature) -> (Tensor order, Tensor log_probs)"
 )
 _library.define("pack_decoder(Tensor[] weights) -> Tensor")
+_library.define("open_decoder(Tensor[] weights, Tensor? packed, int heads, Tensor memory, Tensor mask) -> Tensor cache")
+_library.define(
+    "advance_decoder(Tensor[] weights, Tensor? packed, int heads, bool norm_first, Tensor(a!) cache, Tensor inputs, "
+    "Tensor lengths, Tensor mask) -> Tensor states"
+)
 
 _library.define("cpu_capability() -> str")
 
@@ -35,6 +40,8 @@ _default_kernels = {
     "random_normal": reference.random_normal,
     "decode_order": reference.decode_order,
     "pack_decoder": reference.pack_decoder,
+    "open_decoder": reference.open_decoder,
+    "advance_decoder": reference.advance_decoder,
     "cpu_capability": lambda: "plain torch",
 }
 for _name, _kernel in _default_kernels.items():
@@ -198,6 +205,55 @@ def pack_decoder(weights: list[Tensor]) -> Tensor:
     return torch.ops.softrank_ext.pack_decoder(weights)
 
 
+def open_decoder(
+    weights: list[Tensor], *, heads: int, memory: Tensor, mask: Tensor, packed: Tensor | None = None
+) -> Tensor:
+    """Caches for `advance_decoder`, (B, R): keys and values of the memory's real slots, and room for N positions.
+
+    weights, memory, mask, packed: as in `decode_order`. What the R numbers of a row mean is the kernel's own affair.
+    """
+    _check_decoder(weights, heads, memory)
+    _check_bool_mask("mask", mask, "memory's slots", memory[..., 0])
+    return torch.ops.softrank_ext.open_decoder(weights, packed, heads, memory, mask)
+
+
+def advance_decoder(
+    weights: list[Tensor],
+    *,
+    heads: int,
+    norm_first: bool,
+    cache: Tensor,
+    inputs: Tensor,
+    lengths: Tensor,
+    mask: Tensor,
+    packed: Tensor | None = None,
+) -> Tensor:
+    """Take further positions through the decoder, appending to the caches; returns states (B, P, D), normed.
+
+    cache: from `open_decoder`, changed in place. inputs (B, P, D): decoder inputs at positions lengths[b] + 0 ... P-1.
+    lengths (B,) int64: positions of each row that count so far; what the cache holds beyond them is overwritten, so a
+    shorter length goes back to a shorter prefix. Rows without a real slot give zeros.
+    """
+    _check_decoder(weights, heads, inputs)
+    B, positions, _ = inputs.shape
+    if lengths.shape != (B,) or lengths.dtype != torch.int64:
+        raise ValueError(f"lengths must be ({B},) int64, got {_described(lengths)}")
+    if mask.ndim != 2 or mask.shape[0] != B or mask.dtype != torch.bool:
+        raise ValueError(f"mask must be ({B}, N) bool, got {_described(mask)}")
+    wanted = (B, reference.cache_numbers(weights, heads, mask.shape[1]))
+    if cache.shape != wanted or cache.dtype != inputs.dtype or not cache.is_contiguous():
+        raise ValueError(f"cache must be the {wanted} {inputs.dtype} of open_decoder, got {_described(cache)}")
+    if not torch.compiler.is_compiling():
+        is_wrong = (lengths < 0) | (lengths + positions > mask.shape[1])
+        if bool(is_wrong.any()):
+            row = int(is_wrong.nonzero()[0])
+            raise ValueError(
+                f"lengths must leave room for {positions} positions of {mask.shape[1]}, "
+                f"got {int(lengths[row])} in row {row}"
+            )
+    return torch.ops.softrank_ext.advance_decoder(weights, packed, heads, norm_first, cache, inputs, lengths, mask)
+
+
 def _check_decoder(weights: list[Tensor], heads: int, memory: Tensor) -> None:
     _check_float_tensor("memory", memory, "(B, N, D)", 3)
     names = reference.DecoderLayerWeights._fields
@@ -308,3 +364,24 @@ def _pick_gradient(ctx: Any, _: Any, grad_log_prob: Tensor) -> tuple[Tensor, Non
 
 
 torch.library.register_autograd("softrank_ext::pick", _pick_gradient, setup_context=_save_pick_inputs)
+
+
+@torch.library.register_fake("softrank_ext::open_decoder")
+def _fake_open_decoder(
+    weights: list[Tensor], packed: Tensor | None, heads: int, memory: Tensor, mask: Tensor
+) -> Tensor:
+    return memory.new_empty(memory.shape[0], reference.cache_numbers(weights, heads, memory.shape[1]))
+
+
+@torch.library.register_fake("softrank_ext::advance_decoder")
+def _fake_advance_decoder(
+    weights: list[Tensor],
+    packed: Tensor | None,
+    heads: int,
+    norm_first: bool,
+    cache: Tensor,
+    inputs: Tensor,
+    lengths: Tensor,
+    mask: Tensor,
+) -> Tensor:
+    return torch.empty_like(inputs, memory_format=torch.contiguous_format)

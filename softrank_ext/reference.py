@@ -345,7 +345,7 @@ def advance_decoder(
     lengths: Tensor,
     mask: Tensor,
 ) -> Tensor:
-    """States (B, P, D) of further positions, whose keys and values are added to the caches; see `ops.advance_decoder`."""
+    """States (B, P, D) of further positions, whose keys and values join the caches; see `ops.advance_decoder`."""
     layers = _layers_of(weights)
     B, P, D = inputs.shape
     N = mask.shape[1]

@@ -1,0 +1,107 @@
+"""IncrementalDecoder: the cached decoder a pick, or several, at a time, for search, drafts and interactive use.
+
+It runs the code of `ops.decode_order` (`ops.open_decoder`, `ops.advance_decoder`). Orders are over slots.
+"""
+
+import torch
+from torch import Tensor
+
+from softrank_ext import ops
+from softrank_ext.model import SoftRankModel
+
+
+class IncrementalDecoder:
+    """The state of a model's decoder after some picks, which can be extended and cut back.
+
+    items: (B, N, ...) slot by slot. t: a number or (B,). mask: (B, N) bool, True = real slot.
+    `lengths` (B,) counts each row's picks.
+    """
+
+    @torch.no_grad()
+    def __init__(self, model: SoftRankModel, items: Tensor, t: float | Tensor, mask: Tensor | None = None) -> None:
+        self._inputs = model.decoder_inputs(items, t, mask)
+        self._heads, self._norm_first = model.config.heads, model.config.norm_first
+        memory, self._mask = self._inputs.memory, self._inputs.mask
+        B, N, D = memory.shape
+        self._cache = ops.open_decoder(
+            self._inputs.weights, packed=self._inputs.packed, heads=self._heads, memory=memory, mask=self._mask
+        )
+        self._counts = self._mask.sum(1)
+        self._rows = torch.arange(B, device=memory.device)[:, None]
+        self._picks = torch.zeros(B, N, dtype=torch.int64, device=memory.device)
+        self._place_of_slot = torch.full((B, N), N, device=memory.device)
+        self._states = memory.new_zeros(B, N, D)  # by place, so that cutting back needs no new pass
+        self.lengths = torch.zeros(B, dtype=torch.int64, device=memory.device)
+        self._advance(self.lengths, 1)
+
+    @property
+    def remaining(self) -> Tensor:
+        """Slots that may be picked next, (B, N) bool."""
+        return self._mask & (self._place_of_slot >= self.lengths[:, None])
+
+    @property
+    def scores(self) -> Tensor:
+        """Scores (B, N) of the slots for the next place; those of slots that do not remain mean nothing."""
+        place = self.lengths.clamp(max=self._states.shape[1] - 1)
+        state = self._states[self._rows[:, 0], place]  # (B, D)
+        return (self._inputs.head_keys @ state[..., None])[..., 0] + self._inputs.head_bias
+
+    def step(self, choice: Tensor) -> Tensor:
+        """Pick one slot per row, choice (B,) int64; returns the scores of the next place."""
+        return self.prefill(choice[:, None])
+
+    @torch.no_grad()
+    def prefill(self, choices: Tensor) -> Tensor:
+        """Pick several slots per row, choices (B, P) int64, in one pass; returns the scores of the next place.
+
+        Choices beyond a row's last real slot are ignored. Raises ValueError if a slot does not remain.
+        """
+        B, N = self._mask.shape
+        if choices.ndim != 2 or choices.shape[0] != B or choices.dtype != torch.int64 or choices.shape[1] > N:
+            raise ValueError(f"choices must be ({B}, up to {N}) int64, got {tuple(choices.shape)} {choices.dtype}")
+        count = choices.shape[1]
+        place_of_slot, picks = self._place_of_slot.clone(), self._picks.clone()
+        remaining = self.remaining
+        for i in range(count):
+            place = self.lengths + i
+            choice = choices[:, i]
+            is_used = place < self._counts
+            is_wrong = is_used & ~((choice >= 0) & (choice < N) & remaining[self._rows[:, 0], choice.clamp(0, N - 1)])
+            if bool(is_wrong.any()):
+                row = int(is_wrong.nonzero()[0])
+                raise ValueError(f"choices must be slots that remain, got {int(choice[row])} in row {row}")
+            rows, chosen = self._rows[is_used, 0], choice[is_used]
+            remaining[rows, chosen] = False
+            place_of_slot[rows, chosen] = place[is_used]
+            picks[rows, place[is_used]] = chosen
+        self._place_of_slot, self._picks = place_of_slot, picks
+        self.lengths = torch.minimum(self.lengths + count, self._counts)
+        if count > 0 and N > 1:
+            # The pass ends at the place that comes next, or at the last place in rows that are full.
+            self._advance((self.lengths + 1 - count).clamp(min=0, max=N - count), count)
+        return self.scores
+
+    def truncate(self, lengths: int | Tensor) -> Tensor:
+        """Go back to the first `lengths` picks, a number or (B,) int64; returns the scores of the next place."""
+        shorter = torch.as_tensor(lengths, device=self.lengths.device).expand_as(self.lengths)
+        is_wrong = (shorter < 0) | (shorter > self.lengths)
+        if bool(is_wrong.any()):
+            row = int(is_wrong.nonzero()[0])
+            raise ValueError(
+                f"lengths must be from 0 to the picks made, row {row} has {int(self.lengths[row])}, "
+                f"got {int(shorter[row])}"
+            )
+        self.lengths = shorter.clone()
+        return self.scores
+
+    def _advance(self, first: Tensor, count: int) -> None:
+        """Run the places first[b] ... first[b] + count - 1 of each row; what stands before them is in the cache."""
+        places = first[:, None] + torch.arange(count, device=first.device)  # (B, count)
+        last_pick = self._picks[self._rows, (places - 1).clamp(min=0)]
+        tokens = self._inputs.tokens[self._rows, last_pick]  # (B, count, D)
+        tokens = torch.where((places == 0)[..., None], self._inputs.start[:, None], tokens)
+        states = ops.advance_decoder(
+            self._inputs.weights, packed=self._inputs.packed, heads=self._heads, norm_first=self._norm_first,
+            cache=self._cache, inputs=tokens + self._inputs.places[places], lengths=first, mask=self._mask,
+        )  # fmt: skip
+        self._states[self._rows, places] = states
