@@ -363,7 +363,7 @@ def advance_decoder(
             return own[:, 0], own[:, 1], is_seen[:, None]
 
         x = _decoder_layer(layer, x, heads, norm_first, (parts[:, i, 2], parts[:, i, 3]), attended, extend)
-    states = F.layer_norm(x, (D,), *weights[-2:])
+    states = F.layer_norm(x, (D,), weights[-2], weights[-1])
     return states.masked_fill(~mask.any(1)[:, None, None], 0.0)
 
 

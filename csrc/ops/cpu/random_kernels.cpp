@@ -95,18 +95,18 @@ inline Vector<double> normal_quantile_tails(Vector<double> q) {
   return q < 0.0 ? -magnitude : magnitude;
 }
 
-// Writes the group's numbers; those beyond its end in the last group are made too and not used.
+// Makes `count` numbers of a group, rounded up to whole blocks of vectors.
 template <typename T>
-void normal_group(uint64_t seed, uint64_t sample, uint32_t step_and_stream, int64_t first, T* out) {
+void normal_group(uint64_t seed, uint64_t sample, uint32_t step_and_stream, int64_t first, int64_t count, T* out) {
   double q[group], numbers[group], tail_q[group + lanes<double>];
   int32_t tail_at[group];
-  for (int64_t i = 0; i < group; i += numbers_at_once) {
+  for (int64_t i = 0; i < count; i += numbers_at_once) {
     const BlockWords words = philox_blocks(seed, sample, step_and_stream, (first + i) / 2);
     store_interleaved(centred_cells(words.w0, words.w1), centred_cells(words.w2, words.w3), q + i);
   }
-  for (int64_t i = 0; i < group; i += lanes<double>) store(numbers + i, normal_quantile_centre(load(q + i)));
+  for (int64_t i = 0; i < count; i += lanes<double>) store(numbers + i, normal_quantile_centre(load(q + i)));
   int64_t tails = 0;
-  for (int64_t i = 0; i < group; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     tail_at[tails] = int32_t(i);
     tail_q[tails] = q[i];
     tails += !is_in_centre(q[i]);
@@ -118,12 +118,13 @@ void normal_group(uint64_t seed, uint64_t sample, uint32_t step_and_stream, int6
     const bool is_far = !(tail_q[i] > -6.0 && tail_q[i] < 6.0);
     numbers[tail_at[i]] = is_far ? normal_quantile_tail(q[tail_at[i]]) : tail_q[i];
   }
-  for (int64_t i = 0; i < group; ++i) out[i] = T(numbers[i]);
+  for (int64_t i = 0; i < count; ++i) out[i] = T(numbers[i]);
 }
 
+// The same for uniform numbers.
 template <typename T>
-void uniform_group(uint64_t seed, uint64_t sample, uint32_t step_and_stream, int64_t first, T* out) {
-  for (int64_t i = 0; i < group; i += numbers_at_once) {
+void uniform_group(uint64_t seed, uint64_t sample, uint32_t step_and_stream, int64_t first, int64_t count, T* out) {
+  for (int64_t i = 0; i < count; i += numbers_at_once) {
     uniforms_of_words(philox_blocks(seed, sample, step_and_stream, (first + i) / 2), out + i);
   }
 }
@@ -131,10 +132,12 @@ void uniform_group(uint64_t seed, uint64_t sample, uint32_t step_and_stream, int
 template <typename T, auto make_group>
 void random_numbers(uint64_t seed, uint64_t sample, uint32_t step_and_stream, int64_t first, int64_t count, T* out) {
   int64_t done = 0;
-  for (; done + group <= count; done += group) make_group(seed, sample, step_and_stream, first + done, out + done);
+  for (; done + group <= count; done += group) {
+    make_group(seed, sample, step_and_stream, first + done, group, out + done);
+  }
   if (done < count) {
     T numbers[group];
-    make_group(seed, sample, step_and_stream, first + done, numbers);
+    make_group(seed, sample, step_and_stream, first + done, count - done, numbers);
     std::memcpy(out + done, numbers, (count - done) * sizeof(T));
   }
 }
