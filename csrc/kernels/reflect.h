@@ -7,8 +7,8 @@
 
 namespace softrank {
 
-// Every operation is exact: halving and doubling are, |x| - 2 floor(|x| / 2) is the remainder, and 2 - m for m in (1, 2]
-// loses nothing. NaN stays NaN, infinities give NaN.
+// Every operation is exact: halving and doubling are, |x| - 2 floor(|x| / 2) is the remainder, and 2 - m loses nothing
+// for 1 < m <= 2. NaN stays NaN, infinities give NaN.
 template <typename T>
 SOFTRANK_ROW T reflect_value(T x) {
   const T magnitude = x < T(0) ? -x : x;
