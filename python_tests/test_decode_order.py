@@ -333,7 +333,7 @@ def test_errors_of_weights_and_forced_order(arguments):
     with pytest.raises(ValueError, match=r"weights of layer 1 self_qkv_weight must be \(48, 16\) .* got \(16, 16\)"):
         ops.decode_order(**{**arguments, "weights": weights})
     order = real_first(random_orders(3, 6), arguments["mask"])
-    with pytest.raises(ValueError, match="takes either uniform or forced_order, got both"):
+    with pytest.raises(ValueError, match="uniform and forced_order exclude each other, got both"):
         ops.decode_order(**arguments, uniform=torch.zeros(3, 6), forced_order=order)
     with pytest.raises(ValueError, match="forced_order must list real slots before padded ones, row 1 is"):
         ops.decode_order(**arguments, forced_order=order.flip(1))

@@ -478,7 +478,10 @@ class SoftRankModel(nn.Module):
         if self.config.head not in DECODER_HEADS:
             slots = torch.arange(N, device=embedded.device).expand(B, N)
             scores = self.scores(embedded, t, slots, mask)
-            return reference.decode_scores(scores, _every(embedded, mask), uniform, forced_order, temperature)
+            choose: Callable[..., tuple[Tensor, Tensor]] = ops.decode_scores if compiled else reference.decode_scores
+            return choose(
+                scores, _every(embedded, mask), uniform=uniform, forced_order=forced_order, temperature=temperature
+            )
 
         inputs = self.decoder_inputs(embedded, t, mask, is_embedded=True, decoder_weights=decoder_weights)
         run: Callable[..., tuple[Tensor, Tensor]] = reference.decode_order if cache else reference.decode_order_uncached

@@ -23,6 +23,10 @@ _library.define(
     "Tensor start, Tensor places, Tensor head_keys, Tensor head_bias, Tensor mask, Tensor? uniform, "
     "Tensor? forced_order, float temperature) -> (Tensor order, Tensor log_probs)"
 )
+_library.define(
+    "decode_scores(Tensor scores, Tensor mask, Tensor? uniform, Tensor? forced_order, float temperature) "
+    "-> (Tensor order, Tensor log_probs)"
+)
 _library.define("pack_decoder(Tensor[] weights) -> Tensor")
 _library.define("open_decoder(Tensor[] weights, Tensor? packed, int heads, Tensor memory, Tensor mask) -> Tensor cache")
 _library.define(
@@ -39,6 +43,7 @@ _default_kernels = {
     "random_uniform": reference.random_uniform,
     "random_normal": reference.random_normal,
     "decode_order": reference.decode_order,
+    "decode_scores": reference.decode_scores,
     "pack_decoder": reference.pack_decoder,
     "open_decoder": reference.open_decoder,
     "advance_decoder": reference.advance_decoder,
@@ -178,7 +183,6 @@ def decode_order(
         ("places", places, ((N, D),)),
         ("head_keys", head_keys, ((B, N, D), (1, N, D))),
         ("head_bias", head_bias, ((B, N), (1, N))),
-        ("uniform", uniform, ((B, N),)),
     ):
         if value is not None and (value.shape not in shapes or value.dtype != memory.dtype):
             wanted = " or ".join(map(str, shapes))
@@ -186,6 +190,19 @@ def decode_order(
     if head_keys.shape[0] != head_bias.shape[0]:
         raise ValueError(f"head_keys and head_bias must have as many rows, got {len(head_keys)} and {len(head_bias)}")
     _check_bool_mask("mask", mask, "memory's slots", memory[..., 0])
+    _check_choosing(uniform, forced_order, temperature, mask, memory.dtype)
+    return torch.ops.softrank_ext.decode_order(
+        weights, packed, heads, norm_first, memory, tokens, start, places, head_keys, head_bias, mask, uniform,
+        forced_order, temperature,
+    )  # fmt: skip
+
+
+def _check_choosing(
+    uniform: Tensor | None, forced_order: Tensor | None, temperature: float, mask: Tensor, dtype: torch.dtype
+) -> None:
+    """What `decode_order` and `decode_scores` choose by."""
+    if uniform is not None and (uniform.shape != mask.shape or uniform.dtype != dtype):
+        raise ValueError(f"uniform must be {tuple(mask.shape)} of {dtype}, got {_described(uniform)}")
     if not 0 < temperature < float("inf"):
         raise ValueError(
             f"temperature must be positive and finite, got {temperature}; for greedy picks pass no uniform"
@@ -193,11 +210,25 @@ def decode_order(
     if forced_order is not None:
         check_slots(forced_order, mask, "forced_order")
         if uniform is not None:
-            raise ValueError("decode_order takes either uniform or forced_order, got both")
-    return torch.ops.softrank_ext.decode_order(
-        weights, packed, heads, norm_first, memory, tokens, start, places, head_keys, head_bias, mask, uniform,
-        forced_order, temperature,
-    )  # fmt: skip
+            raise ValueError("uniform and forced_order exclude each other, got both")
+
+
+def decode_scores(
+    scores: Tensor,
+    mask: Tensor,
+    *,
+    uniform: Tensor | None = None,
+    forced_order: Tensor | None = None,
+    temperature: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """`decode_order` for scores (B, place, slot) that do not depend on earlier picks, as those of GPL and PL."""
+    _check_float_tensor("scores", scores, "(B, N, N)", 3)
+    N = scores.shape[1]
+    if scores.shape[2] != N:
+        raise ValueError(f"scores must be (B, N, N), place by slot, got {_described(scores)}")
+    _check_bool_mask("mask", mask, "scores' slots", scores[:, 0] if N > 0 else scores[..., 0])
+    _check_choosing(uniform, forced_order, temperature, mask, scores.dtype)
+    return torch.ops.softrank_ext.decode_scores(scores, mask, uniform, forced_order, temperature)
 
 
 def pack_decoder(weights: list[Tensor]) -> Tensor:
@@ -385,3 +416,10 @@ def _fake_advance_decoder(
     mask: Tensor,
 ) -> Tensor:
     return torch.empty_like(inputs, memory_format=torch.contiguous_format)
+
+
+@torch.library.register_fake("softrank_ext::decode_scores")
+def _fake_decode_scores(
+    scores: Tensor, mask: Tensor, uniform: Tensor | None, forced_order: Tensor | None, temperature: float
+) -> tuple[Tensor, Tensor]:
+    return scores.new_empty(scores.shape[:2], dtype=torch.int64), scores.new_empty(scores.shape[:2])

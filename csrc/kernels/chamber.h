@@ -1,11 +1,19 @@
 // Chamber decoding: the total order of (soft rank, item) pairs.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "host_device.h"
 
 namespace softrank {
+
+// What stands for a soft rank in comparisons: NaN, which the public door refuses, counts as +inf, so that the order is
+// a permutation even where the door could not look (inside a compiled graph).
+template <typename T>
+SOFTRANK_ROW T comparable(T value) {
+  return value == value ? value : T(INFINITY);
+}
 
 // Ties go to the lower item, and 0 equals -0, so the order is that of a stable sort.
 template <typename T>

@@ -97,7 +97,7 @@ struct DecodeTile {
   const bool* mask;       // (rows, N)
   const T* uniform;       // (rows, N), or null: greedy
   const int64_t* forced;  // (rows, N), or null
-  T inverse_temperature;
+  T temperature;
   int64_t* order;       // (rows, N)
   T* log_probs;         // (rows, N)
   int64_t* real_slots;  // (rows, N) scratch

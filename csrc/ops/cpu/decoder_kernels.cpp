@@ -492,7 +492,7 @@ PickFailure decode_tile(const DecoderShape& shape, const T* packed, const Decode
                   own.count, scratch.scores);
       const T* bias = tile.head_bias + (tile.is_head_shared ? 0 : row * n);
       for (int64_t i = 0; i < own.count; ++i) {
-        scratch.scores[i] = (scratch.scores[i] + bias[own.slots[i]]) * tile.inverse_temperature;
+        scratch.scores[i] = (scratch.scores[i] + bias[own.slots[i]]) / tile.temperature;
       }
       const T* uniform = tile.uniform == nullptr ? nullptr : tile.uniform + row * n + place;
       int64_t forced = 0;

@@ -114,7 +114,7 @@ std::tuple<Tensor, Tensor> decode_order(const std::vector<Tensor>& weights, cons
           tile.mask = data_of<bool>(mask_c) + first * n;
           tile.uniform = uniform ? data_of<T>(uniform_c) + first * n : nullptr;
           tile.forced = forced_order ? data_of<int64_t>(forced_c) + first * n : nullptr;
-          tile.inverse_temperature = T(1.0 / temperature);
+          tile.temperature = T(temperature);
           tile.order = mutable_data_of<int64_t>(order) + first * n;
           tile.log_probs = mutable_data_of<T>(log_probs) + first * n;
           tile.real_slots = scratch->real_slots.get();

@@ -96,6 +96,51 @@ std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, c
   return {choice, log_prob};
 }
 
+// Picks place after place from scores (B, place, slot) that do not depend on earlier picks.
+std::tuple<Tensor, Tensor> decode_scores(const Tensor& scores, const Tensor& mask, const std::optional<Tensor>& uniform,
+                                         const std::optional<Tensor>& forced_order, double temperature) {
+  STD_TORCH_CHECK(scores.dim() == 3, "scores must be (B, N, N), got ", scores.dim(), " dimensions");
+  const int64_t rows = scores.size(0), n = scores.size(1);
+  const Tensor values = torch::stable::contiguous(scores), real = torch::stable::contiguous(mask);
+  const Tensor draws = uniform ? torch::stable::contiguous(*uniform) : real;
+  const Tensor forced = forced_order ? torch::stable::contiguous(*forced_order) : real;
+  const Tensor order = torch::stable::new_empty(scores, {rows, n}, ScalarType::Long);
+  const Tensor log_probs = torch::stable::new_zeros(scores, {rows, n}, scores.scalar_type());
+  std::atomic<int64_t> nan_row{-1};
+  with_number_type(scores, "scores", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const auto kernel = row_kernels<T>().pick;
+    torch::stable::parallel_for(0, rows, rows_per_task(8 * n * n), [&](int64_t begin, int64_t end) {
+      std::vector<T> weights(pick_scratch_numbers(n)), place_scores(n);
+      const auto remaining = std::make_unique_for_overwrite<bool[]>(n);
+      for (int64_t row = begin; row < end; ++row) {
+        const bool* is_real = data_of<bool>(real) + row * n;
+        int64_t* row_order = mutable_data_of<int64_t>(order) + row * n;
+        int64_t count = 0;
+        for (int64_t slot = 0; slot < n; ++slot) count += remaining[slot] = is_real[slot];
+        for (int64_t place = 0; place < count; ++place) {
+          const T* from = data_of<T>(values) + (row * n + place) * n;
+          for (int64_t slot = 0; slot < n; ++slot) place_scores[slot] = from[slot] / T(temperature);
+          const PickFailure failure =
+              kernel(place_scores.data(), remaining.get(), uniform ? data_of<T>(draws) + row * n + place : nullptr,
+                     forced_order ? data_of<int64_t>(forced) + row * n + place : nullptr, n, row_order + place,
+                     mutable_data_of<T>(log_probs) + row * n + place, weights.data());
+          if (failure != PickFailure::none) {
+            nan_row = row;
+            break;
+          }
+          remaining[row_order[place]] = false;
+        }
+        for (int64_t slot = 0, place = count; slot < n; ++slot) {
+          if (!is_real[slot]) row_order[place++] = slot;
+        }
+      }
+    });
+  });
+  STD_TORCH_CHECK(nan_row < 0, "scores must not be NaN for a real slot, got NaN in row ", nan_row.load());
+  return {order, log_probs};
+}
+
 // Both distributions: `kernel_of` takes the kernel out of the table.
 template <typename KernelOf>
 Tensor random_numbers(const Tensor& samples, int64_t seed, int64_t step, int64_t stream, int64_t count,
@@ -145,6 +190,7 @@ STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CPU, m) {
   m.impl("reflect", TORCH_BOX(&reflect));
   m.impl("decode_chamber", TORCH_BOX(&decode_chamber));
   m.impl("pick", TORCH_BOX(&pick));
+  m.impl("decode_scores", TORCH_BOX(&decode_scores));
   m.impl("random_uniform", TORCH_BOX(&random_uniform));
   m.impl("random_normal", TORCH_BOX(&random_normal));
 }

@@ -1,6 +1,7 @@
 // CPU kernels of reflect, decode_chamber and pick; compiled once per instruction set (SOFTRANK_ISA names it).
 #include <cmath>
 
+#include "../../kernels/chamber.h"
 #include "../../kernels/pick.h"
 #include "../../kernels/reflect.h"
 #include "cpu_kernels.h"
@@ -110,12 +111,12 @@ void decode_chamber(const T* soft_ranks, const bool* mask, int64_t n, int64_t* o
     alignas(64) int32_t item_of[longest_counted];
     alignas(64) VectorBits<T> counts[longest_counted / lanes<T> + 1];
     if (mask == nullptr) {
-      std::memcpy(values, soft_ranks, real * sizeof(T));
+      for (int64_t item = 0; item < n; ++item) values[item] = comparable(soft_ranks[item]);
     } else {
       for (int64_t item = 0, i = 0; item < n; ++item) {
         if (!mask[item]) continue;
         item_of[i] = int32_t(item);
-        values[i++] = soft_ranks[item];
+        values[i++] = comparable(soft_ranks[item]);
       }
     }
     for (int64_t i = real; i < real + lanes<T>; ++i) values[i] = T(0);
@@ -131,7 +132,7 @@ void decode_chamber(const T* soft_ranks, const bool* mask, int64_t n, int64_t* o
   uint32_t* histogram = static_cast<uint32_t*>(scratch);
   auto* keyed = reinterpret_cast<KeyedItem<Key>*>(histogram + 4096);
   for (int64_t item = 0, i = 0; item < n; ++item) {
-    if (mask == nullptr || mask[item]) keyed[i++] = {sort_key(soft_ranks[item]), uint32_t(item)};
+    if (mask == nullptr || mask[item]) keyed[i++] = {sort_key(comparable(soft_ranks[item])), uint32_t(item)};
   }
   const KeyedItem<Key>* sorted = radix_sort(keyed, keyed + n, real, histogram);
   for (int64_t place = 0; place < real; ++place) {

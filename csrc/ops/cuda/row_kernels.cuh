@@ -38,8 +38,8 @@ __global__ void reflect_kernel(const T* x, T* out, int64_t n) {
 }
 
 // One thread owns one item: its rank is the number of items that come before it, so N = 1 needs no care. Ties go to the
-// lower item, -0 equals 0, padding (mask may be null: none) comes last by index. Real items are not NaN: the public
-// door checks that. Launch threads_for_row(n) threads and rows * blocks_for(n, threads) blocks.
+// lower item, -0 equals 0, padding (mask may be null: none) comes last by index. NaN counts as +inf.
+// Launch threads_for_row(n) threads and rows * blocks_for(n, threads) blocks.
 template <typename T>
 __global__ void decode_chamber_kernel(const T* soft_ranks, const bool* mask, int64_t n, int64_t* order,
                                       int64_t* ranks) {
@@ -50,13 +50,13 @@ __global__ void decode_chamber_kernel(const T* soft_ranks, const bool* mask, int
   const int64_t item = blockIdx.x % blocks_per_row * threads + threadIdx.x;
   // Threads past the end of the row own nothing, but they load tiles and reach every barrier.
   const bool has_item = item < n;
-  const T value = has_item ? soft_ranks[row_start + item] : T(0);
+  const T value = has_item ? comparable(soft_ranks[row_start + item]) : T(0);
   const bool is_real = has_item && (mask == nullptr || mask[row_start + item]);
   int64_t rank = 0;
   for (int64_t first = 0; first < n; first += threads) {
     const int64_t loaded = first + threadIdx.x;
     if (loaded < n) {
-      tile_values[threadIdx.x] = soft_ranks[row_start + loaded];
+      tile_values[threadIdx.x] = comparable(soft_ranks[row_start + loaded]);
       tile_is_real[threadIdx.x] = mask == nullptr || mask[row_start + loaded];
     }
     __syncthreads();  // the tile is complete
