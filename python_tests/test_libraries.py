@@ -1,0 +1,143 @@
+"""Tests of _libraries.py and of the module `_C`: what happens without binaries, and what a build says of itself."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import softrank_ext
+from softrank_ext import _libraries
+
+PACKAGE = Path(softrank_ext.__file__).parent
+needs_compiled = pytest.mark.skipif(_libraries.uses_reference(), reason="runs on the reference")
+
+
+@pytest.fixture(scope="module")
+def uncompiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the package without its compiled libraries."""
+    folder = tmp_path_factory.mktemp("uncompiled")
+    shutil.copytree(PACKAGE, folder / "softrank_ext", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    return folder
+
+
+def _run(folder: Path, code: str, reference: str | None = None) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if name != "SOFTRANK_EXT_REFERENCE"}
+    environment["PYTHONPATH"] = str(folder)
+    if reference is not None:
+        environment["SOFTRANK_EXT_REFERENCE"] = reference
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=folder)
+
+
+def test_import_without_libraries_says_what_to_do(uncompiled):
+    run = _run(uncompiled, "import softrank_ext")
+    assert run.returncode != 0
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: softrank_ext is not compiled: _ops.so is missing from ")
+    assert "Run `pip install .` in the source tree" in last
+    assert last.endswith("or set SOFTRANK_EXT_REFERENCE=1 to run on the slow plain-torch reference.")
+
+
+def test_reference_runs_without_libraries_on_purpose(uncompiled):
+    code = """
+import torch, softrank_ext
+from softrank_ext import noise, reference
+info = softrank_ext.build_info()
+assert info["kernels"] == "plain-torch reference" and info["cuda_compiled"] is False, info
+assert torch.ops.softrank_ext.cpu_capability() == "plain torch"
+keys = torch._C._dispatch_dump("softrank_ext::reflect")
+assert "CPU: registered" not in keys and "CompositeExplicitAutograd" in keys, keys
+order, ranks = softrank_ext.decode_chamber(torch.tensor([0.9, 0.1, 0.5, 0.3]))
+print(order.tolist(), ranks.tolist(), softrank_ext.reflect(torch.tensor([-1.25])).tolist())
+print(noise.uniform(0, torch.tensor([0]), 0, 1, dtype=torch.float64).item() == (0x6627E8D5E169C58D >> 11) * 2.0**-53)
+"""
+    run = _run(uncompiled, code, reference="1")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["[1, 3, 2, 0] [3, 0, 2, 1] [0.75]", "True"]
+
+
+def test_a_wrong_value_of_the_reference_variable_is_refused(uncompiled):
+    run = _run(uncompiled, "import softrank_ext", reference="yes")
+    assert run.returncode != 0
+    assert "ImportError: SOFTRANK_EXT_REFERENCE must be 0 or 1, got 'yes'" in run.stderr
+
+
+def test_reference_variable(monkeypatch):
+    for value, expected in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv("SOFTRANK_EXT_REFERENCE", value)
+        assert _libraries.uses_reference() is expected
+    monkeypatch.setenv("SOFTRANK_EXT_REFERENCE", "true")
+    with pytest.raises(ImportError, match=r"^SOFTRANK_EXT_REFERENCE must be 0 or 1, got 'true'$"):
+        _libraries.uses_reference()
+
+
+def test_old_torch_is_named(monkeypatch):
+    monkeypatch.delenv("SOFTRANK_EXT_REFERENCE", raising=False)
+    monkeypatch.setattr(torch, "__version__", "2.9.1+cpu")
+    with pytest.raises(ImportError, match=r"^softrank_ext needs torch 2.10 or later, you have 2.9.1\+cpu: upgrade"):
+        _libraries.load_libraries()
+
+
+@needs_compiled
+def test_a_library_that_does_not_load_is_explained(monkeypatch, tmp_path):
+    (tmp_path / "_ops.so").write_bytes(b"not a library")
+    monkeypatch.setattr(_libraries, "_FOLDER", tmp_path)
+    built = softrank_ext.build_info()["torch_built_against"]
+    wanted = (
+        rf"^softrank_ext's _ops.so was built against torch {built} and does not load beside torch .*Rebuild it with"
+    )
+    with pytest.raises(ImportError, match=wanted):
+        _libraries.load_libraries()
+
+
+@needs_compiled
+def test_build_info():
+    info = softrank_ext.build_info()
+    assert set(info) == {
+        "version", "torch_running", "threads", "kernels", "torch_built_against", "compiler", "cpu_capability",
+        "cuda_compiled", "cuda_loaded", "cuda_architectures",
+    }  # fmt: skip
+    assert info["kernels"] == "compiled"
+    assert info["torch_running"] == torch.__version__
+    assert info["threads"] == torch.get_num_threads()
+    assert info["cpu_capability"] in ("baseline", "avx2", "avx512")
+    assert info["version"] == softrank_ext.__version__
+
+
+@needs_compiled
+@pytest.mark.parametrize("op", ["reflect", "decode_chamber", "pick", "random_uniform", "random_normal"])
+def test_cpu_kernels_are_registered(op):
+    registrations = torch._C._dispatch_dump(f"softrank_ext::{op}")
+    assert "CPU: registered" in registrations and "CompositeExplicitAutograd" in registrations
+
+
+def _brute_force_pairs(row: list[int]) -> int:
+    return sum(first > second for first, second in itertools.combinations(row, 2))
+
+
+@needs_compiled
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (4, 1), (5, 2), (6, 9), (3, 100), (2, 257)])
+def test_discordant_pairs(shape):
+    B, N = shape
+    generator = np.random.default_rng(0)
+    ranks = np.stack([generator.permutation(N) for _ in range(B)]) if B else np.zeros((0, N), dtype=np.int64)
+    counts = _libraries.compiled_module().discordant_pairs(ranks.astype(np.int64))
+    assert counts.dtype == np.int64
+    assert counts.tolist() == [_brute_force_pairs(row) for row in ranks.tolist()]
+
+
+@needs_compiled
+def test_discordant_pairs_of_hand_written_rows():
+    count = _libraries.compiled_module().discordant_pairs
+    rows = np.array([[3, 0, 2, 1], [0, 1, 2, 3], [3, 2, 1, 0], [1, 1, 0, 0]])
+    assert count(rows).tolist() == [4, 0, 6, 4]
+    assert count(np.asfortranarray(rows)).tolist() == [4, 0, 6, 4]
+    assert count(np.repeat(rows, 2, axis=1)[:, ::2]).tolist() == [4, 0, 6, 4]
+    assert rows.tolist()[0] == [3, 0, 2, 1]
+    with pytest.raises(ValueError, match=r"^ranks must be a \(B, N\) int64 array, got 1 dimensions$"):
+        count(np.arange(4))
