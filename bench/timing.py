@@ -1,0 +1,95 @@
+"""The only clock of the benchmarks: warm-up, fixed threads, repeats, best and median and spread."""
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one call: the best, the median and the spread (the middle half's width over the median) of repeats."""
+
+    best: float
+    median: float
+    spread: float
+
+
+def timed(call: Callable[[], object], *, repeats: int = 30, seconds: float = 0.2) -> Timing:
+    """Time a call after a warm-up, `repeats` times; a call shorter than a tick is repeated within a repeat.
+
+    seconds: about how long all repeats together may take; calls too long for that are repeated at least three times.
+    """
+    return timed_together({"call": call}, repeats=repeats, seconds=seconds)["call"]
+
+
+def timed_together(
+    calls: dict[str, Callable[[], object]], *, repeats: int = 30, seconds: float = 0.2
+) -> dict[str, Timing]:
+    """Time calls in turns, so that a slow spell of the machine meets all of them; ratios stay fair."""
+    inner = {}
+    for name, call in calls.items():
+        call()
+        first = _seconds_of(call, 1)
+        # A repeat lasts at least 200 microseconds, far above the clock's resolution.
+        inner[name] = max(1, min(1000, round(200e-6 / max(first, 1e-9))))
+        repeats = max(3, min(repeats, int(seconds / max(first * inner[name], 1e-9))))
+    measured: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            measured[name].append(_seconds_of(call, inner[name]))
+    return {name: _summary(values) for name, values in measured.items()}
+
+
+def _seconds_of(call: Callable[[], object], times: int) -> float:
+    _synchronize()
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    _synchronize()
+    return (time.perf_counter() - start) / times
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _summary(values: list[float]) -> Timing:
+    ascending = sorted(values)
+    quarter = len(ascending) // 4
+    middle = median(ascending)
+    return Timing(ascending[0], middle, (ascending[-1 - quarter] - ascending[quarter]) / middle)
+
+
+def fix_threads(threads: int) -> None:
+    """Let torch, and the kernels that use its threads, run on so many threads."""
+    torch.set_num_threads(threads)
+
+
+def machine() -> dict[str, object]:
+    """What the times were measured on."""
+    info: dict[str, object] = {
+        "processor": _processor(),
+        "cores": len(_cores()),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    if torch.cuda.is_available():
+        info["gpu"] = torch.cuda.get_device_name()
+    return info
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _cores() -> set[int]:
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
