@@ -1,0 +1,60 @@
+"""Smoke test of bench/ops.py: it runs, its JSON line holds what it should, --compare can fail. No speed is judged."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[1] / "bench"
+pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench folder")
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(BENCH / "ops.py"), "--repeats", "3", "--seconds", "0.01", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+
+
+def test_ops_benchmark_runs_and_compares(tmp_path):
+    run = _run("--threads", "1")
+    assert run.returncode == 0, run.stderr
+    *shown, line = run.stdout.strip().splitlines()
+    report = json.loads(line)
+    assert report["machine"]["threads"] == 1
+    rows = {row["name"]: row for row in report["rows"]}
+    required = {
+        "reflect 1e+03": 1.0,
+        "reflect 1e+06": 3.0,
+        "decode_chamber (256, 64)": 3.0,
+        "decode_chamber (64, 200)": 3.0,
+        "decode_chamber (16, 4096)": 1.5,
+        "pick (256, 64)": 4.0,
+        "uniform 1e+06, torch.rand": 1.0,
+    }
+    assert {name: rows[name]["required"] for name in required} == required
+    for name, row in rows.items():
+        assert any(shown_line.startswith(name) for shown_line in shown)
+        assert 0 < row["ours_us"] <= row["ours_median_us"]
+        assert abs(row["ratio"] - row["plain_us"] / row["ours_us"]) < 1e-9
+        assert row["gb_per_s"] > 0 and row["copy_gb_per_s"] > 0
+    # An earlier run that claims a thousand times these ratios makes every line a regression.
+    better = {"rows": [row | {"ratio": 1000 * row["ratio"]} for row in report["rows"]]}
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text("any text before it\n" + json.dumps(better) + "\n")
+    worse = _run("--json", "--compare", str(earlier))
+    assert worse.returncode == 1
+    assert worse.stderr.count("fell to") == len(rows)
+    json.loads(worse.stdout)
+
+
+def test_compare_with_a_slower_run_passes(tmp_path):
+    sys.path.insert(0, str(BENCH))
+    try:
+        import ops as bench_ops
+    finally:
+        sys.path.remove(str(BENCH))
+    before = [{"name": "a", "ratio": 2.0}, {"name": "gone", "ratio": 9.0}]
+    assert bench_ops.regressions([{"name": "a", "ratio": 1.5}, {"name": "new", "ratio": 1.0}], before, 0.3) == []
+    assert bench_ops.regressions([{"name": "a", "ratio": 1.3}], before, 0.3) == ["a: 2.00x fell to 1.30x"]
