@@ -29,7 +29,7 @@ class IncrementalDecoder:
         self._counts = self._mask.sum(1)
         self._rows = torch.arange(B, device=memory.device)[:, None]
         self._picks = torch.zeros(B, N, dtype=torch.int64, device=memory.device)
-        self._place_of_slot = torch.full((B, N), N, device=memory.device)
+        self._place_of_slot = torch.full((B, N), N, device=memory.device)  # N: not picked
         self._states = memory.new_zeros(B, N, D)  # by place, so that cutting back needs no new pass
         self.lengths = torch.zeros(B, dtype=torch.int64, device=memory.device)
         self._advance(self.lengths, 1)
@@ -37,7 +37,7 @@ class IncrementalDecoder:
     @property
     def remaining(self) -> Tensor:
         """Slots that may be picked next, (B, N) bool."""
-        return self._mask & (self._place_of_slot >= self.lengths[:, None])
+        return self._mask & (self._place_of_slot == self._mask.shape[1])
 
     @property
     def scores(self) -> Tensor:
@@ -83,6 +83,7 @@ class IncrementalDecoder:
 
     def truncate(self, lengths: int | Tensor) -> Tensor:
         """Go back to the first `lengths` picks, a number or (B,) int64; returns the scores of the next place."""
+        N = self._mask.shape[1]
         shorter = torch.as_tensor(lengths, device=self.lengths.device).expand_as(self.lengths)
         is_wrong = (shorter < 0) | (shorter > self.lengths)
         if bool(is_wrong.any()):
@@ -92,6 +93,7 @@ class IncrementalDecoder:
                 f"got {int(shorter[row])}"
             )
         self.lengths = shorter.clone()
+        self._place_of_slot = self._place_of_slot.masked_fill(self._place_of_slot >= shorter[:, None], N)
         return self.scores
 
     def _advance(self, first: Tensor, count: int) -> None:
