@@ -24,14 +24,12 @@ SOFTRANK_ROW bool beats(T score, int64_t item, T other_score, int64_t other_item
 // array.
 template <typename T>
 SOFTRANK_ROW int64_t item_at(const T* weights, int64_t n, T target, T cumulative = T(0)) {
-  int64_t last = -1;
   for (int64_t item = 0; item < n; ++item) {
-    if (weights[item] > T(0)) {
-      cumulative += weights[item];
-      last = item;
-      if (cumulative > target) return item;
-    }
+    cumulative += weights[item];
+    if (cumulative > target && weights[item] > T(0)) return item;
   }
+  int64_t last = n - 1;
+  while (last >= 0 && !(weights[last] > T(0))) --last;
   return last;
 }
 

@@ -1,4 +1,5 @@
 // CPU kernels of reflect, decode_chamber and pick; compiled once per instruction set (SOFTRANK_ISA names it).
+#include <bit>
 #include <cmath>
 
 #include "../../kernels/chamber.h"
@@ -147,12 +148,15 @@ PickFailure pick(const T* scores, const bool* remaining, const T* uniform, const
   const T infinity = T(INFINITY);
   const int64_t padded = (n + lanes<T> - 1) / lanes<T> * lanes<T>;
   bool remains = false, is_nan = false;
+  for (int64_t i = 0; i < n; ++i) remains |= remaining[i];
+  // By bits, not by a condition: which items remain is as good as random, and a branch would be mispredicted.
+  using Key = typename SortKey<T>::Type;
+  const Key lowest = std::bit_cast<Key>(-infinity);
   for (int64_t i = 0; i < n; ++i) {
-    const T score = remaining[i] ? scores[i] : -infinity;
-    weights[i] = score;
-    remains |= remaining[i];
-    is_nan |= score != score;
+    const Key keep = Key(0) - Key(remaining[i]);
+    weights[i] = std::bit_cast<T>(Key((std::bit_cast<Key>(scores[i]) & keep) | (lowest & ~keep)));
   }
+  for (int64_t i = 0; i < n; ++i) is_nan |= weights[i] != weights[i];
   if (!remains) return PickFailure::nothing_remains;
   if (is_nan) return PickFailure::score_is_nan;
   for (int64_t i = n; i < padded; ++i) weights[i] = -infinity;
