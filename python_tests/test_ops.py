@@ -692,7 +692,8 @@ def digest_of_answers() -> str:
 def _run_with_capability(capability: str) -> subprocess.CompletedProcess:
     environment = os.environ | {"SOFTRANK_CPU_CAPABILITY": capability}
     command = [sys.executable, "-c", _CAPABILITY_SCRIPT, str(Path(__file__).parent)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    # Not in the source tree: `-c` looks into the current folder first.
+    return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parent)
 
 
 def _capabilities_here() -> set[str]:
