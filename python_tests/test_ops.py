@@ -78,8 +78,8 @@ REFLECT_INPUTS: dict[str, Callable[[torch.dtype], Tensor]] = {
     "not finite": lambda dtype: torch.tensor([math.nan, math.inf, -math.inf, 0.5], dtype=dtype),
 }
 
-# Rows of up to 256 items are decoded by counting, longer ones by radix sort.
-_CHAMBER_SIZES = (1, 2, 9, 64, 200, 255, 256, 257, 1500, 4096)
+# Rows of up to 384 items are decoded by counting, longer ones by radix sort.
+_CHAMBER_SIZES = (1, 2, 9, 64, 200, 256, 257, 383, 384, 385, 1500, 4096)
 _CHAMBER_SHAPES = [(0, 0), (0, 5), (3, 0), *((3, N) for N in _CHAMBER_SIZES)]
 
 
@@ -89,7 +89,7 @@ def _chamber_input(*shape: int, is_masked: bool = False) -> Callable[[torch.dtyp
 
 CHAMBER_INPUTS = {f"{B} x {N}": _chamber_input(B, N) for B, N in _CHAMBER_SHAPES}
 CHAMBER_INPUTS |= {
-    f"{B} x {N} masked": _chamber_input(B, N, is_masked=True) for B, N in [*_CHAMBER_SHAPES, (3, 400), (3, 430)]
+    f"{B} x {N} masked": _chamber_input(B, N, is_masked=True) for B, N in [*_CHAMBER_SHAPES, (3, 640), (3, 645)]
 }
 CHAMBER_INPUTS |= {
     "ties": lambda dtype: (torch.randint(0, 4, (4, 40), generator=_generator()).to(dtype), None),

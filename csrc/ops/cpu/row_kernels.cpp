@@ -22,10 +22,12 @@ struct SortKey;
 template <>
 struct SortKey<float> {
   using Type = uint32_t;
+  using Signed = int32_t;
 };
 template <>
 struct SortKey<double> {
   using Type = uint64_t;
+  using Signed = int64_t;
 };
 
 // An unsigned number that orders like the value; -0 counts as 0.
@@ -40,27 +42,43 @@ inline typename SortKey<T>::Type sort_key(T value) {
 }
 
 // Rows up to this length are decoded by counting, longer ones by radix sort (measured: they meet near here).
-constexpr int64_t longest_counted = 256;
+constexpr int64_t longest_counted = 384;
 
-// rank[i] = number of items that come before item i, counted a vector of items at a time. `values` is padded to a
-// vector with anything.
+// Vectors of items whose ranks are counted together: one load of another item serves them all.
+constexpr int64_t counted_together = 4;
+
+template <typename T>
+constexpr int64_t counted_block = counted_together * lanes<T>;
+
+// rank[i] = number of items that come before item i, counted a block of items at a time. `values` is padded to a block
+// with anything.
 template <typename T>
 void count_ranks(const T* values, int64_t n, VectorBits<T>* counts) {
-  constexpr int64_t width = lanes<T>;
+  constexpr int64_t width = lanes<T>, block = counted_block<T>;
   VectorBits<T> lane_numbers;
   for (int64_t lane = 0; lane < width; ++lane) lane_numbers[lane] = lane;
-  for (int64_t first = 0; first < n; first += width) {
-    const Vector<T> own = load(values + first);
-    VectorBits<T> count{};
-    for (int64_t item = 0; item < first; ++item) count -= (broadcast(values[item]) <= own);
-    const int64_t block_end = first + width < n ? first + width : n;
+  for (int64_t first = 0; first < n; first += block) {
+    Vector<T> own[counted_together];
+    VectorBits<T> count[counted_together] = {};
+    for (int64_t j = 0; j < counted_together; ++j) own[j] = load(values + first + j * width);
+    for (int64_t item = 0; item < first; ++item) {
+      const Vector<T> other = broadcast(values[item]);
+      for (int64_t j = 0; j < counted_together; ++j) count[j] -= (other <= own[j]);
+    }
+    const int64_t block_end = first + block < n ? first + block : n;
     for (int64_t item = first; item < block_end; ++item) {
       const Vector<T> other = broadcast(values[item]);
-      const VectorBits<T> is_lower_item = lane_numbers > lane_numbers[item - first];
-      count -= (other < own) | ((other == own) & is_lower_item);
+      const VectorBits<T> place_in_block = VectorBits<T>{} + typename SortKey<T>::Signed(item - first);
+      for (int64_t j = 0; j < counted_together; ++j) {
+        const VectorBits<T> is_lower_item = lane_numbers + typename SortKey<T>::Signed(j * width) > place_in_block;
+        count[j] -= (other < own[j]) | ((other == own[j]) & is_lower_item);
+      }
     }
-    for (int64_t item = block_end; item < n; ++item) count -= (broadcast(values[item]) < own);
-    counts[first / width] = count;
+    for (int64_t item = block_end; item < n; ++item) {
+      const Vector<T> other = broadcast(values[item]);
+      for (int64_t j = 0; j < counted_together; ++j) count[j] -= (other < own[j]);
+    }
+    for (int64_t j = 0; j < counted_together; ++j) counts[first / width + j] = count[j];
   }
 }
 
@@ -108,9 +126,9 @@ void decode_chamber(const T* soft_ranks, const bool* mask, int64_t n, int64_t* o
     }
   }
   if (real <= longest_counted) {
-    alignas(64) T values[longest_counted + lanes<T>];
+    alignas(64) T values[longest_counted + counted_block<T>];
     alignas(64) int32_t item_of[longest_counted];
-    alignas(64) VectorBits<T> counts[longest_counted / lanes<T> + 1];
+    alignas(64) VectorBits<T> counts[longest_counted / lanes<T> + counted_together];
     if (mask == nullptr) {
       for (int64_t item = 0; item < n; ++item) values[item] = comparable(soft_ranks[item]);
     } else {
@@ -120,7 +138,7 @@ void decode_chamber(const T* soft_ranks, const bool* mask, int64_t n, int64_t* o
         values[i++] = comparable(soft_ranks[item]);
       }
     }
-    for (int64_t i = real; i < real + lanes<T>; ++i) values[i] = T(0);
+    for (int64_t i = real; i < real + counted_block<T>; ++i) values[i] = T(0);
     count_ranks(values, real, counts);
     for (int64_t i = 0; i < real; ++i) {
       const int64_t item = mask == nullptr ? i : item_of[i];
