@@ -8,17 +8,14 @@ A ratio is plain torch's best time over ours. GB/s counts the bytes that must mo
 what a plain copy of as many bytes reaches on this machine.
 """
 
-import argparse
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
+import report
 import torch
-from timing import fix_threads, machine, timed_together
+from timing import timed_together
 
-import softrank_ext
 from softrank_ext import noise, ops, reference
 
 
@@ -114,7 +111,6 @@ def measure(case: Case, repeats: int, seconds: float) -> dict[str, object]:
         "plain_median_us": times["plain"].median * 1e6,
         "ratio": ratio,
         "required": case.required,
-        "passes": case.required is None or ratio >= case.required,
         "gb_per_s": case.moved / times["ours"].best / 1e9,
         "copy_gb_per_s": 2 * source.numel() / times["copy"].best / 1e9,
     }
@@ -135,53 +131,20 @@ def table(rows: list[dict]) -> str:
                 "-" if row["required"] is None else f"{row['required']:.1f}x",
                 f"{row['gb_per_s']:.2f}",
                 f"{row['copy_gb_per_s']:.2f}",
-                "ok" if row["passes"] else "TOO SLOW",
+                report.verdict(row),
             )
         )
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column in (0, len(header) - 1) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
-def regressions(rows: list[dict], before: list[dict], tolerance: float) -> list[str]:
-    """Lines about ratios that fell by more than `tolerance` (a share) since `before`."""
-    old = {row["name"]: row["ratio"] for row in before}
-    return [
-        f"{row['name']}: {old[row['name']]:.2f}x fell to {row['ratio']:.2f}x"
-        for row in rows
-        if row["name"] in old and row["ratio"] < (1 - tolerance) * old[row["name"]]
-    ]
+    return report.table(lines)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Speed of the core ops against plain torch.")
-    parser.add_argument("--threads", type=int, default=2)
+    parser = report.options("Speed of the core ops against plain torch.")
     parser.add_argument("--repeats", type=int, default=50, help="most repeats per op")
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long to time each op")
-    parser.add_argument("--json", action="store_true", help="print the JSON line only")
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="a file whose last line is an earlier JSON line")
-    parser.add_argument("--tolerance", type=float, default=0.3, help="how far a ratio may fall (0.3 = by 30 %%)")
-    parser.add_argument("--strict", action="store_true", help="exit 1 if a required ratio is missed")
     args = parser.parse_args()
-    before = json.loads(args.compare.read_text().strip().splitlines()[-1]) if args.compare else None
-
-    fix_threads(args.threads)
-    about = machine() | {"cpu_capability": softrank_ext.build_info().get("cpu_capability", "plain torch")}
+    about = report.begin(args)
     rows = [measure(case, args.repeats, args.seconds) for case in cases()]
-    if not args.json:
-        print(", ".join(f"{key} {value}" for key, value in about.items()))
-        print(table(rows))
-    print(json.dumps({"machine": about, "rows": rows}))
-
-    fallen = regressions(rows, before["rows"], args.tolerance) if before else []
-    for line in fallen:
-        print(line, file=sys.stderr)
-    return 1 if fallen or (args.strict and not all(row["passes"] for row in rows)) else 0
+    return report.finish(args, about, rows, table(rows))
 
 
 if __name__ == "__main__":

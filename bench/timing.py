@@ -28,6 +28,11 @@ def timed(call: Callable[[], object], *, repeats: int = 30, seconds: float = 0.2
     return timed_together({"call": call}, repeats=repeats, seconds=seconds)["call"]
 
 
+def timed_once(call: Callable[[], object]) -> float:
+    """Seconds of a single call, for calls that last many seconds; warm up with a smaller one."""
+    return _seconds_of(call, 1)
+
+
 def timed_together(
     calls: dict[str, Callable[[], object]], *, repeats: int = 30, seconds: float = 0.2
 ) -> dict[str, Timing]:

@@ -1,0 +1,179 @@
+"""Speed of the compiled decoder, measured in turns in one run (random weights: d 128, ff 512, 8 heads, 4 layers).
+
+    python bench/decode.py [--json] [--compare FILE]
+
+- compiled against the same decoder in eager PyTorch with preallocated KV caches and scaled_dot_product_attention;
+- compiled against one teacher-forced pass of the same shape, which does the same arithmetic with large matrices;
+- with caches against without, both in eager PyTorch;
+- memory: how far the process grows beyond weights and inputs, in units of the caches of the whole batch.
+"""
+
+import multiprocessing
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import report
+import torch
+from timing import timed_together
+
+from softrank_ext import SoftRankConfig, SoftRankModel, reference
+
+PLACES = 64
+SPEED = {1: 5.0, 16: 3.5, 64: 3.0, 256: 2.5}  # batch: ratio to the eager cached loop that is required
+TEACHER_FORCED = {64: 1.5, 256: 1.5}  # batch: ratio to a teacher-forced pass that is allowed
+CACHE = {9: None, 16: None, 64: 6.0}  # N: ratio of eager without caches to eager with, that is required
+CACHE_BATCH = 64
+MEMORY_BATCH, MEMORY_PLACES, MEMORY_ALLOWED = 256, 200, 1.3
+
+
+def make_model() -> SoftRankModel:
+    torch.manual_seed(0)
+    return SoftRankModel(SoftRankConfig(embedder={"kind": "linear", "features": 2})).eval()
+
+
+class Decoding:
+    """One batch at one diffusion time: everything that `decode_order` takes, encoded beforehand."""
+
+    def __init__(self, model: SoftRankModel, batch: int, places: int) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.model = model
+        self.embedded = model.embed(torch.rand(batch, places, 2, generator=generator))
+        self.inputs = model.decoder_inputs(self.embedded, 0.6, is_embedded=True)
+        self.uniform = torch.rand(batch, places, generator=generator)
+        self.order = torch.rand(batch, places, generator=generator).argsort(1)
+
+    def run(self, decode: Callable) -> Callable[[], object]:
+        weights, packed, *tensors = self.inputs
+        config = self.model.config
+        return lambda: decode(weights, packed, config.heads, config.norm_first, *tensors, self.uniform, None, 1.0)
+
+    def teacher_forced(self) -> object:
+        """The decoder's and the head's part of `SoftRankModel.scores`, and its log-softmax."""
+        inputs = self.inputs
+        last_picks = inputs.tokens.gather(1, self.order[:, :-1, None].expand(-1, -1, inputs.tokens.shape[2]))
+        x = torch.cat((inputs.start[:, None], last_picks), 1) + inputs.places
+        for layer in self.model.decoder_layers:
+            x = layer(x, inputs.memory, None)
+        scores = self.model.decoder_norm(x) @ inputs.head_keys.transpose(1, 2) + inputs.head_bias[:, None]
+        return scores.log_softmax(2)
+
+
+def speed_rows(model: SoftRankModel, rounds: int) -> list[dict]:
+    rows = []
+    for batch, required in SPEED.items():
+        decoding = Decoding(model, batch, PLACES)
+        times = timed_together(
+            {
+                "compiled": decoding.run(torch.ops.softrank_ext.decode_order),
+                "eager": decoding.run(reference.decode_order),
+                "teacher-forced": decoding.teacher_forced,
+            },
+            repeats=rounds,
+            seconds=1e9,
+        )
+        ours = times["compiled"].best
+        for other, limits in (
+            ("eager", {"required": required}),
+            ("teacher-forced", {"allowed": TEACHER_FORCED.get(batch)}),
+        ):
+            theirs = times[other].best
+            rows.append(
+                {
+                    "name": f"batch {batch}, N {PLACES}: compiled, {other}",
+                    "ours_ms": ours * 1e3,
+                    "ours_median_ms": times["compiled"].median * 1e3,
+                    "other_ms": theirs * 1e3,
+                    "ratio": theirs / ours if other == "eager" else ours / theirs,
+                    **limits,
+                }
+            )
+    return rows
+
+
+def cache_rows(model: SoftRankModel, rounds: int) -> list[dict]:
+    rows = []
+    for places, required in CACHE.items():
+        decoding = Decoding(model, CACHE_BATCH, places)
+        times = timed_together(
+            {
+                "cached": decoding.run(reference.decode_order),
+                "uncached": decoding.run(reference.decode_order_uncached),
+            },
+            repeats=rounds,
+            seconds=1e9,
+        )
+        rows.append(
+            {
+                "name": f"batch {CACHE_BATCH}, N {places}: eager with caches, without",
+                "ours_ms": times["cached"].best * 1e3,
+                "ours_median_ms": times["cached"].median * 1e3,
+                "other_ms": times["uncached"].best * 1e3,
+                "ratio": times["uncached"].best / times["cached"].best,
+                "required": required,
+            }
+        )
+    return rows
+
+
+def _growth_of_decoding(threads: int, connection) -> None:
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    model = make_model()
+    Decoding(model, 2, 8).run(torch.ops.softrank_ext.decode_order)()
+    decoding = Decoding(model, MEMORY_BATCH, MEMORY_PLACES)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is resident now
+    before = _resident("VmRSS")
+    decoding.run(torch.ops.softrank_ext.decode_order)()
+    connection.send(_resident("VmHWM") - before)
+
+
+def _resident(what: str) -> int:
+    """Bytes of this process: resident now (VmRSS), or at most (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(what))
+
+
+def memory_row(model: SoftRankModel, threads: int) -> dict:
+    """Growth of the peak of a fresh process, over the bytes of keys and values of prefix and memory of all rows."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_growth_of_decoding, args=(threads, sender))
+    process.start()
+    growth = receiver.recv()
+    process.join()
+    config = model.config
+    caches = 4 * config.decoder_layers * MEMORY_BATCH * MEMORY_PLACES * config.d_model * 4
+    return {
+        "name": f"batch {MEMORY_BATCH}, N {MEMORY_PLACES}: peak memory, caches of the batch",
+        "ours_mb": growth / 2**20,
+        "other_mb": caches / 2**20,
+        "ratio": growth / caches,
+        "allowed": MEMORY_ALLOWED,
+    }
+
+
+def table(rows: list[dict]) -> str:
+    lines = [("what: ours, other", "ours", "other", "ratio", "wanted", "")]
+    for row in rows:
+        unit = "mb" if "ours_mb" in row else "ms"
+        required, allowed = row.get("required"), row.get("allowed")
+        wanted = f">= {required:.1f}" if required else f"<= {allowed:.1f}" if allowed else "-"
+        cells = [f"{row[f'{side}_{unit}']:.1f} {unit}" for side in ("ours", "other")]
+        lines.append((row["name"], *cells, f"{row['ratio']:.2f}", wanted, report.verdict(row)))
+    return report.table(lines)
+
+
+def main() -> int:
+    parser = report.options("Speed of the compiled decoder.")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds in which the sides take turns")
+    args = parser.parse_args()
+    about = report.begin(args)
+    torch.set_grad_enabled(False)
+    model = make_model()
+    rows = [*speed_rows(model, args.rounds), *cache_rows(model, min(args.rounds, 3)), memory_row(model, args.threads)]
+    return report.finish(args, about, rows, table(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
