@@ -49,7 +49,8 @@ class BuildWithCMake(build_ext):
         if wants_cuda():
             options["CMAKE_CUDA_COMPILER"] = nvcc()
         arguments = [f"-D{name}={value}" for name, value in options.items()]
-        subprocess.run([cmake_command, "-S", ".", "-B", str(build), "-G", "Ninja", *arguments], check=True)
+        # Fresh: a cache of an earlier build names tools in a build environment that is gone.
+        subprocess.run([cmake_command, "--fresh", "-S", ".", "-B", str(build), "-G", "Ninja", *arguments], check=True)
         subprocess.run([cmake_command, "--build", str(build)], check=True)
         # What an earlier build with CUDA has left must not get into one without.
         (into / "softrank_ext" / "_ops_cuda.so").unlink(missing_ok=True)
