@@ -1,7 +1,7 @@
 """Tasks: where instances with a right order come from, how the network reads their items, how an order is scored.
 
-A task makes batches as a function of (seed, step), without hidden state, so that a resumed or distributed run sees what an
-uninterrupted one would. `order[place] = item` throughout.
+A task makes batches as a function of (seed, step), without hidden state, so that a resumed or distributed run sees
+what an uninterrupted one would. `order[place] = item` throughout.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,10 +15,10 @@ from torch import Tensor
 class Batch:
     """Instances with their right orders.
 
-    items (B, N, ...) as the task's embedder takes them. order (B, N) int64, real items first. mask (B, N) bool, True = real
-    item, or None for all. first (B,) int64: the item that stands first by decree (a tour's start), or None. known (B,)
-    int64: how many leading places of `order` are known (partial rankings train on these), or None for all. extras: what
-    the task scores by, tensors with leading dimension B (labels, coordinates, best lengths).
+    items (B, N, ...) as the task's embedder takes them. order (B, N) int64, real items first. mask (B, N) bool, True =
+    real item, or None for all. first (B,) int64: the item that stands first by decree (a tour's start), or None.
+    known (B,) int64: how many leading places of `order` are known (partial rankings train on these), or None for all.
+    extras: what the task scores by, tensors with leading dimension B (labels, coordinates, best lengths).
     """
 
     items: Tensor
