@@ -46,7 +46,7 @@ def reflect(x: Tensor) -> Tensor:
     place in the fold and give NaN.
     """
     m = torch.fmod(x.abs(), 2)
-    return torch.where(m > 1, 2 - m, m)
+    return torch.where(m > 1, 2 - m, m).contiguous()
 
 
 def reflect_slope(x: Tensor) -> Tensor:
