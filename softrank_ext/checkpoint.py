@@ -1,15 +1,20 @@
 """Models on disk: a folder with `config.json` and `model.safetensors`, the file names of the Hugging Face hub.
 
-Nothing is pickled and nothing is downloaded. Models that come with the package are found by name.
+Nothing is pickled and nothing is downloaded. Models that come with the package are found by name. A training run keeps
+all that it continues from in one more file, `training.safetensors`: tensors, and a JSON object in the file's header, so
+that one rename replaces the whole state.
 """
 
 import dataclasses
+import hashlib
 import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -17,6 +22,7 @@ from softrank_ext.model import SoftRankConfig, SoftRankModel
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+TRAINING_FILE = "training.safetensors"
 _BUNDLED = Path(__file__).parent / "weights"
 
 
@@ -32,13 +38,10 @@ def save_pretrained(model: SoftRankModel, folder: str | Path) -> None:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
-    config = dataclasses.asdict(model.config)
-    new_weights, new_config = folder / f"{WEIGHTS_FILE}.new", folder / f"{CONFIG_FILE}.new"
-    save_file(tensors, str(new_weights), metadata={"format": "pt"})
-    new_config.write_text(json.dumps(config, indent=2) + "\n")
-    os.replace(new_weights, folder / WEIGHTS_FILE)
-    os.replace(new_config, folder / CONFIG_FILE)
+    tensors = _on_cpu(model.state_dict())
+    config = json.dumps(dataclasses.asdict(model.config), indent=2) + "\n"
+    _write_atomically(folder / WEIGHTS_FILE, lambda path: save_file(tensors, str(path), metadata={"format": "pt"}))
+    _write_atomically(folder / CONFIG_FILE, lambda path: path.write_text(config))
 
 
 def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> SoftRankModel:
@@ -56,6 +59,75 @@ def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = 
     model.to(tensors["encoder_norm.weight"].dtype)
     model.load_state_dict(tensors)
     return model.eval()
+
+
+def hash_of(name_or_folder: str | Path) -> str:
+    """SHA-256 of a saved model's weights file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(_folder_of(name_or_folder) / WEIGHTS_FILE, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def save_training(folder: str | Path, tensors: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
+    """Write training.safetensors into the folder: tensors, and `state`, which must be what JSON can hold."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    metadata = {"format": "pt", "state": json.dumps(state)}
+    on_cpu = _on_cpu(tensors)
+    _write_atomically(folder / TRAINING_FILE, lambda path: save_file(on_cpu, str(path), metadata=metadata))
+
+
+def load_training(folder: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save_training` wrote: tensors on the CPU, and the state."""
+    path = Path(folder) / TRAINING_FILE
+    if not path.exists():
+        raise FileNotFoundError(f"there is no run to resume in {Path(folder).parent}: {path} is missing")
+    tensors = _read_tensors(path)
+    with safe_open(str(path), framework="pt") as file:
+        metadata = file.metadata() or {}
+    if "state" not in metadata:
+        raise ValueError(f"{path} is not a training state: its header has no state")
+    return tensors, json.loads(metadata["state"])
+
+
+def check_space(folder: str | Path, size: int) -> None:
+    """Raise OSError, naming the folder, unless a file of `size` bytes can be written into it. Makes the folder."""
+    folder = Path(folder)
+    probe = folder / f".space-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(probe, "wb") as file:
+            for start in range(0, size, 2**20):
+                file.write(bytes(min(2**20, size - start)))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(
+            error.errno, f"cannot write {size / 1e6:.1f} MB of checkpoints into {folder}: {error.strerror or error}"
+        ) from error
+    finally:
+        if probe.is_file():
+            probe.unlink()
+
+
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a file beside `path`, force it to disk and move it there: a crash leaves the old or the new."""
+    new = path.with_name(path.name + ".new")
+    write(new)
+    with open(new, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(new, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _folder_of(name_or_folder: str | Path) -> Path:
