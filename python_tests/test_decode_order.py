@@ -74,7 +74,7 @@ def test_forced_order_equals_teacher_forcing(make_model, head, dtype, norm_first
     forced_order = real_first(random_orders(B, N), mask)
     with torch.no_grad():
         wanted = model.log_prob(items, t, forced_order, mask).per_place
-    order, log_probs = model.decode(items, t, mask, forced_order=forced_order, compiled=compiled, cache=cache)
+    order, log_probs, _ = model.decode(items, t, mask, forced_order=forced_order, compiled=compiled, cache=cache)
     torch.testing.assert_close(log_probs, wanted, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
     is_real_place = torch.arange(N) < mask.sum(1, keepdim=True)
     assert torch.equal(order[is_real_place], forced_order[is_real_place])
@@ -145,7 +145,7 @@ def test_agrees_with_torch_decoder(make_model, norm_first, compiled, cache):
             pick = int(forced_order[row, place])
             wanted[row, place] = scores[row, place, pick] - scores[row, place, left].logsumexp(0)
             left.remove(pick)
-    _, log_probs = model.decode(items, 0.6, mask, forced_order=forced_order, compiled=compiled, cache=cache)
+    _, log_probs, _ = model.decode(items, 0.6, mask, forced_order=forced_order, compiled=compiled, cache=cache)
     torch.testing.assert_close(log_probs, wanted, atol=1e-10, rtol=1e-10)
 
 
@@ -180,10 +180,10 @@ def test_draws_are_the_same_padded_and_alone(make_model, head, compiled, cache):
     items, uniform = torch.randn(5, 8, 2, dtype=torch.float64), torch.rand(5, 8, dtype=torch.float64)
     for filling in (0.0, 1e9, torch.nan):
         items[~mask] = filling
-        order, log_probs = model.decode(items, 0.8, mask, uniform=uniform, compiled=compiled, cache=cache)
+        order, log_probs, _ = model.decode(items, 0.8, mask, uniform=uniform, compiled=compiled, cache=cache)
         for row, size in enumerate(sizes):
             real = mask[row].nonzero()[:, 0]
-            alone, alone_log_probs = model.decode(
+            alone, alone_log_probs, _ = model.decode(
                 items[row : row + 1, real], 0.8, uniform=uniform[row : row + 1, :size], compiled=compiled, cache=cache
             )
             assert torch.equal(order[row, :size], real[alone[0]])
@@ -224,7 +224,7 @@ def test_draws_follow_the_enumerated_probabilities(make_model, head, N, compiled
         log_prob = model.log_prob(items.expand(len(orders), -1, -1), 1.0, orders).total.double()
     uniform = noise.uniform(11, torch.arange(draws), 0, N, stream=noise.PICK_STREAM)
     embedded = model.embed(items).expand(draws, -1, -1)
-    order, drawn_log_probs = model.decode(
+    order, drawn_log_probs, _ = model.decode(
         embedded, 1.0, uniform=uniform, compiled=compiled, cache=cache, is_embedded=True
     )
     digits = N ** torch.arange(N)
@@ -254,7 +254,7 @@ def test_temperature_divides_the_scores(make_model, head, compiled, cache):
     torch.manual_seed(7)
     model = make_model(head, torch.float64)
     items, uniform = torch.randn(6, 5, 2, dtype=torch.float64), torch.rand(6, 5, dtype=torch.float64)
-    order, log_probs = model.decode(items, 0.2, uniform=uniform, temperature=2.5, compiled=compiled, cache=cache)
+    order, log_probs, _ = model.decode(items, 0.2, uniform=uniform, temperature=2.5, compiled=compiled, cache=cache)
     scores = model.scores(model.embed(items), 0.2, order).detach() / 2.5
     for row in range(6):
         left = list(range(5))
@@ -262,7 +262,7 @@ def test_temperature_divides_the_scores(make_model, head, compiled, cache):
             wanted = scores[row, place, pick] - scores[row, place, left].logsumexp(0)
             torch.testing.assert_close(log_probs[row, place], wanted, atol=1e-10, rtol=0)
             left.remove(pick)
-    cold, _ = model.decode(items, 0.2, uniform=uniform, temperature=1e-6, compiled=compiled, cache=cache)
+    cold, _, _ = model.decode(items, 0.2, uniform=uniform, temperature=1e-6, compiled=compiled, cache=cache)
     assert torch.equal(cold, model.decode(items, 0.2, compiled=compiled, cache=cache)[0])
 
 
@@ -275,7 +275,7 @@ def test_packed_weights_are_shared_between_calls(make_model):
 
 
 def test_no_rows(make_model):
-    order, log_probs = make_model("pointer").decode(torch.randn(0, 5, 2), 0.4, uniform=torch.rand(0, 5))
+    order, log_probs, _ = make_model("pointer").decode(torch.randn(0, 5, 2), 0.4, uniform=torch.rand(0, 5))
     assert order.shape == log_probs.shape == (0, 5)
 
 
@@ -333,7 +333,7 @@ def test_errors_of_weights_and_forced_order(arguments):
     with pytest.raises(ValueError, match=r"weights of layer 1 self_qkv_weight must be \(48, 16\) .* got \(16, 16\)"):
         ops.decode_order(**{**arguments, "weights": weights})
     order = real_first(random_orders(3, 6), arguments["mask"])
-    with pytest.raises(ValueError, match="uniform and forced_order exclude each other, got both"):
+    with pytest.raises(ValueError, match="uniform and a whole forced_order exclude each other, got both"):
         ops.decode_order(**arguments, uniform=torch.zeros(3, 6), forced_order=order)
     with pytest.raises(ValueError, match="forced_order must list real slots before padded ones, row 1 is"):
         ops.decode_order(**arguments, forced_order=order.flip(1))

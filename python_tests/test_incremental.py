@@ -102,7 +102,7 @@ def test_truncate_goes_back_and_on_along_another_order():
 
 def test_the_whole_order_by_steps_is_decode():
     model, items, mask, _, _ = make_case("pointer", torch.float64, True)
-    greedy, _ = model.decode(items, 0.4, mask)
+    greedy = model.decode(items, 0.4, mask).order
     decoder = IncrementalDecoder(model, items, 0.4, mask)
     picks = []
     for _ in range(7):

@@ -270,7 +270,7 @@ def test_reverse_loop_by_hand(make_model):
     z_t = torch.rand(8, 6)
     for t, s in pairwise(bridge.time_grid(5)):
         order_t, _ = decode_chamber(reflect(z_t))
-        slots, _ = model.decode(arrange(items, order_t), t, uniform=torch.rand(8, 6))
+        slots = model.decode(arrange(items, order_t), t, uniform=torch.rand(8, 6)).order
         order = compose(order_t, slots)
         z_t = bridge.reverse_step(z_t, bridge.lift_to_grid(ranks_of(order)), t, s, torch.randn(8, 6))
     check_order(order)
@@ -354,7 +354,7 @@ def test_decode_errors(make_model, head, compiled, change, message):
 
 def test_order_errors(make_model):
     model, items, order = make_model("pointer"), torch.zeros(1, 3, 2), torch.tensor([[2, 0, 1]])
-    with pytest.raises(ValueError, match="decode takes either uniform or forced_order, got both"):
+    with pytest.raises(ValueError, match="uniform and a whole forced_order exclude each other, got both"):
         model.decode(items, 0.4, uniform=torch.zeros(1, 3), forced_order=order)
     with pytest.raises(ValueError, match="order must list real slots before padded ones, row 0 is"):
         model.log_prob(items, 0.4, order, torch.tensor([[True, False, False]]))

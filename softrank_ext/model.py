@@ -451,50 +451,55 @@ class SoftRankModel(nn.Module):
         uniform: Tensor | None = None,
         temperature: float = 1.0,
         forced_order: Tensor | None = None,
+        forced_places: int | None = None,
+        draft: Tensor | None = None,
         compiled: bool = True,
         cache: bool = True,
         is_embedded: bool = False,
         decoder_weights: DecoderWeights | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Choose an order place by place: order (B, N) int64 over slots, real ones first, and log_probs (B, N).
+    ) -> ops.DecodedOrder:
+        """Choose an order place by place: order (B, N) int64 over slots, real ones first, log_probs (B, N), and work.
 
         items: (B, N, ...) slot by slot, or what `embed` made of them if is_embedded. uniform: (B, N) in [0, 1), the
         number each place's inverse CDF is read at; None for greedy. temperature: divides the scores. forced_order:
-        (B, N) int64, scored instead of choosing. compiled=False runs plain torch, cache=False runs plain torch without
-        caches. decoder_weights: `self.decoder_weights()`, to share it between calls. No gradient is recorded.
+        (B, N) int64, scored instead of choosing, or only its first forced_places. draft: (B, N) int64, a guess of the
+        order that saves time where it is right and changes nothing else. compiled=False runs plain torch, cache=False
+        plain torch without caches. decoder_weights: `self.decoder_weights()`, to share it between calls. Work and more
+        on the arguments: `ops.decode_order`. No gradient is recorded.
         """
         embedded = self._embedded(items, mask, is_embedded)
         B, N, _ = embedded.shape
         if uniform is not None and (uniform.shape != (B, N) or not uniform.is_floating_point()):
             raise ValueError(f"uniform must be {(B, N)} float, got {tuple(uniform.shape)} {uniform.dtype}")
-        if forced_order is not None:
-            if uniform is not None:
-                raise ValueError("decode takes either uniform or forced_order, got both")
-            _check_order_shape("forced_order", forced_order, embedded)
-            check_slots(forced_order, mask, "forced_order")
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature must be positive and finite, got {temperature}; greedy takes no uniform")
         uniform = None if uniform is None else uniform.to(embedded.dtype)
+        for name, order in (("forced_order", forced_order), ("draft", draft)):
+            if order is not None:
+                _check_order_shape(name, order, embedded)
+        every = _every(embedded, mask)
+        choices = (uniform, forced_order, forced_places, temperature)
+        ops.check_choices(*choices, every, embedded.dtype)
         if self.config.head not in DECODER_HEADS:
             slots = torch.arange(N, device=embedded.device).expand(B, N)
             scores = self.scores(embedded, t, slots, mask)
-            choose: Callable[..., tuple[Tensor, Tensor]] = ops.decode_scores if compiled else reference.decode_scores
-            return choose(
-                scores, _every(embedded, mask), uniform=uniform, forced_order=forced_order, temperature=temperature
-            )
+            choose = torch.ops.softrank_ext.decode_scores if compiled else reference.decode_scores
+            order, log_probs = choose(scores, every, uniform, forced_order, temperature, forced_places)
+            one_pass = torch.tensor([1, N], device=embedded.device).expand(B, 2)
+            return ops.DecodedOrder(order, log_probs, one_pass)
 
+        if draft is not None:
+            check_slots(draft, mask, "draft")
         inputs = self.decoder_inputs(embedded, t, mask, is_embedded=True, decoder_weights=decoder_weights)
-        run: Callable[..., tuple[Tensor, Tensor]] = reference.decode_order if cache else reference.decode_order_uncached
-        if compiled and cache:
-            run = ops.decode_order
-        return run(
-            **inputs._asdict(),
-            heads=self.config.heads,
-            norm_first=self.config.norm_first,
-            uniform=uniform,
-            forced_order=forced_order,
-            temperature=temperature,
-        )
+        run: Callable[..., tuple[Tensor, Tensor, Tensor]] = reference.decode_order
+        if not cache:
+            run = reference.decode_order_uncached
+        elif compiled:
+            run = torch.ops.softrank_ext.decode_order
+        weights, packed, *tensors = inputs
+        decoded = run(
+            weights, packed, self.config.heads, self.config.norm_first, *tensors, uniform, forced_order, temperature,
+            forced_places, draft,
+        )  # fmt: skip
+        return ops.DecodedOrder(*decoded)
 
     def decoder_inputs(
         self,

@@ -4,7 +4,7 @@
 Random numbers are arguments, never drawn inside an op that uses them.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,11 +21,12 @@ for _name in ("random_uniform", "random_normal"):
 _library.define(
     "decode_order(Tensor[] weights, Tensor? packed, int heads, bool norm_first, Tensor memory, Tensor tokens, "
     "Tensor start, Tensor places, Tensor head_keys, Tensor head_bias, Tensor mask, Tensor? uniform, "
-    "Tensor? forced_order, float temperature) -> (Tensor order, Tensor log_probs)"
+    "Tensor? forced_order, float temperature, int? forced_places=None, Tensor? draft=None) "
+    "-> (Tensor order, Tensor log_probs, Tensor work)"
 )
 _library.define(
-    "decode_scores(Tensor scores, Tensor mask, Tensor? uniform, Tensor? forced_order, float temperature) "
-    "-> (Tensor order, Tensor log_probs)"
+    "decode_scores(Tensor scores, Tensor mask, Tensor? uniform, Tensor? forced_order, float temperature, "
+    "int? forced_places=None) -> (Tensor order, Tensor log_probs)"
 )
 _library.define("pack_decoder(Tensor[] weights) -> Tensor")
 _library.define("open_decoder(Tensor[] weights, Tensor? packed, int heads, Tensor memory, Tensor mask) -> Tensor cache")
@@ -142,6 +143,14 @@ def pick(
     return torch.ops.softrank_ext.pick(scores, remaining, uniform)
 
 
+class DecodedOrder(NamedTuple):
+    """What `decode_order` returns."""
+
+    order: Tensor
+    log_probs: Tensor
+    work: Tensor
+
+
 def decode_order(
     weights: list[Tensor],
     *,
@@ -156,9 +165,11 @@ def decode_order(
     mask: Tensor,
     uniform: Tensor | None = None,
     forced_order: Tensor | None = None,
+    forced_places: int | None = None,
+    draft: Tensor | None = None,
     temperature: float = 1.0,
     packed: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> DecodedOrder:
     """Run a cached transformer decoder place by place: score the slots, pick one of those left (paper Algorithm 2).
 
     The decoder's input is `start + places[0]`, then `tokens[b, last pick] + places[i]`; the scores at a place are
@@ -170,10 +181,13 @@ def decode_order(
     head_keys (B or 1, N, D), head_bias (B or 1, N). All of one dtype, float32 or float64.
     mask (B, N) bool: True = real slot, in any pattern; what padded slots hold has no effect.
     uniform (B, N) in [0, 1): the number that place i's inverse CDF is read at; None = the highest score.
-    forced_order (B, N) int64: score this order (real slots first) instead of choosing.
+    forced_order (B, N) int64: score this order (real slots first) instead of choosing, or only its first forced_places.
+    draft (B, N) int64: a guess of the order (real slots first). The kernel checks several of its places in one pass,
+    with the same numbers, and keeps the picks up to the first that differs: the result does not depend on the draft.
     temperature: scores are divided by it. packed: `pack_decoder(weights)`, to share the packing between calls.
-    Returns order (B, N) int64, real slots as chosen, then padded ones by index, and log_probs (B, N) of the picks, 0 at
-    padded places. The last pick of a row has one candidate and log-probability 0. No gradient is recorded.
+    Returns order (B, N) int64, real slots as chosen, then padded ones by index; log_probs (B, N) of the picks, 0 at
+    padded places; and work (B, 2) int64: decoder passes that the row took part in, and places that it ran in them. The
+    last pick of a row has one candidate and log-probability 0. No gradient is recorded.
     """
     _check_decoder(weights, heads, memory)
     B, N, D = memory.shape
@@ -190,15 +204,23 @@ def decode_order(
     if head_keys.shape[0] != head_bias.shape[0]:
         raise ValueError(f"head_keys and head_bias must have as many rows, got {len(head_keys)} and {len(head_bias)}")
     _check_bool_mask("mask", mask, "memory's slots", memory[..., 0])
-    _check_choosing(uniform, forced_order, temperature, mask, memory.dtype)
-    return torch.ops.softrank_ext.decode_order(
+    check_choices(uniform, forced_order, forced_places, temperature, mask, memory.dtype)
+    if draft is not None:
+        check_slots(draft, mask, "draft")
+    decoded = torch.ops.softrank_ext.decode_order(
         weights, packed, heads, norm_first, memory, tokens, start, places, head_keys, head_bias, mask, uniform,
-        forced_order, temperature,
+        forced_order, temperature, forced_places, draft,
     )  # fmt: skip
+    return DecodedOrder(*decoded)
 
 
-def _check_choosing(
-    uniform: Tensor | None, forced_order: Tensor | None, temperature: float, mask: Tensor, dtype: torch.dtype
+def check_choices(
+    uniform: Tensor | None,
+    forced_order: Tensor | None,
+    forced_places: int | None,
+    temperature: float,
+    mask: Tensor,
+    dtype: torch.dtype,
 ) -> None:
     """What `decode_order` and `decode_scores` choose by."""
     if uniform is not None and (uniform.shape != mask.shape or uniform.dtype != dtype):
@@ -209,8 +231,12 @@ def _check_choosing(
         )
     if forced_order is not None:
         check_slots(forced_order, mask, "forced_order")
-        if uniform is not None:
-            raise ValueError("uniform and forced_order exclude each other, got both")
+        if uniform is not None and forced_places is None:
+            raise ValueError("uniform and a whole forced_order exclude each other, got both; give forced_places")
+    if forced_places is not None and (forced_order is None or not 0 <= forced_places <= mask.shape[1]):
+        raise ValueError(
+            f"forced_places must be from 0 to {mask.shape[1]} and go with a forced_order, got {forced_places}"
+        )
 
 
 def decode_scores(
@@ -219,16 +245,20 @@ def decode_scores(
     *,
     uniform: Tensor | None = None,
     forced_order: Tensor | None = None,
+    forced_places: int | None = None,
     temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """`decode_order` for scores (B, place, slot) that do not depend on earlier picks, as those of GPL and PL."""
+    """`decode_order` for scores (B, place, slot) that do not depend on earlier picks, as those of GPL and PL.
+
+    Returns order and log_probs.
+    """
     _check_float_tensor("scores", scores, "(B, N, N)", 3)
     N = scores.shape[1]
     if scores.shape[2] != N:
         raise ValueError(f"scores must be (B, N, N), place by slot, got {_described(scores)}")
     _check_bool_mask("mask", mask, "scores' slots", scores[:, 0] if N > 0 else scores[..., 0])
-    _check_choosing(uniform, forced_order, temperature, mask, scores.dtype)
-    return torch.ops.softrank_ext.decode_scores(scores, mask, uniform, forced_order, temperature)
+    check_choices(uniform, forced_order, forced_places, temperature, mask, scores.dtype)
+    return torch.ops.softrank_ext.decode_scores(scores, mask, uniform, forced_order, temperature, forced_places)
 
 
 def pack_decoder(weights: list[Tensor]) -> Tensor:
@@ -354,11 +384,14 @@ def _fake_decode_order(
     uniform: Tensor | None,
     forced_order: Tensor | None,
     temperature: float,
-) -> tuple[Tensor, Tensor]:
+    forced_places: int | None = None,
+    draft: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     torch._check(memory.ndim == 3, lambda: f"memory must be (B, N, D), got {tuple(memory.shape)}")
     torch._check(tokens.shape == memory.shape, lambda: "tokens must have the shape of memory")
     torch._check(mask.shape == memory.shape[:2], lambda: "mask must be (B, N) as memory is (B, N, D)")
-    return memory.new_empty(mask.shape, dtype=torch.int64), memory.new_empty(mask.shape)
+    order = memory.new_empty(mask.shape, dtype=torch.int64)
+    return order, memory.new_empty(mask.shape), order.new_empty(mask.shape[0], 2)
 
 
 @torch.library.register_fake("softrank_ext::pack_decoder")
@@ -420,6 +453,11 @@ def _fake_advance_decoder(
 
 @torch.library.register_fake("softrank_ext::decode_scores")
 def _fake_decode_scores(
-    scores: Tensor, mask: Tensor, uniform: Tensor | None, forced_order: Tensor | None, temperature: float
+    scores: Tensor,
+    mask: Tensor,
+    uniform: Tensor | None,
+    forced_order: Tensor | None,
+    temperature: float,
+    forced_places: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     return scores.new_empty(scores.shape[:2], dtype=torch.int64), scores.new_empty(scores.shape[:2])

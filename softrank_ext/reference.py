@@ -242,8 +242,10 @@ def decode_order(
     uniform: Tensor | None,
     forced_order: Tensor | None,
     temperature: float,
-) -> tuple[Tensor, Tensor]:
-    """Run the decoder place by place with key and value caches; see `ops.decode_order` for the arguments."""
+    forced_places: int | None = None,
+    draft: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the decoder place by place with key and value caches; see `ops.decode_order`. A draft is not made use of."""
     layers = _layers_of(weights)
     final_norm_weight, final_norm_bias = weights[-2:]
     memory, tokens, attended = _without_padding(memory, tokens, mask)
@@ -266,7 +268,11 @@ def decode_order(
             x = _decoder_layer(layer, x, heads, norm_first, memory_key_value, attended, extend)
         return _head_scores(F.layer_norm(x[:, 0], (D,), final_norm_weight, final_norm_bias), head_keys, head_bias)
 
-    return _pick_each_place(scores_at, mask, memory.dtype, uniform, forced_order, temperature)
+    order, log_probs = _pick_each_place(
+        scores_at, mask, memory.dtype, uniform, forced_order, temperature, forced_places
+    )
+    passes = (mask.sum(1) - 1).clamp(min=0)
+    return order, log_probs, torch.stack((passes, passes), 1)
 
 
 @torch.no_grad()
@@ -285,7 +291,9 @@ def decode_order_uncached(
     uniform: Tensor | None,
     forced_order: Tensor | None,
     temperature: float,
-) -> tuple[Tensor, Tensor]:
+    forced_places: int | None = None,
+    draft: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """`decode_order` without caches: each place re-runs the decoder over the whole prefix, memory keys included."""
     layers = _layers_of(weights)
     final_norm_weight, final_norm_bias = weights[-2:]
@@ -301,7 +309,11 @@ def decode_order_uncached(
             x = _decoder_layer(layer, x, heads, norm_first, _memory_keys_values(layer, memory, heads), attended)
         return _head_scores(F.layer_norm(x[:, -1], (D,), final_norm_weight, final_norm_bias), head_keys, head_bias)
 
-    return _pick_each_place(scores_at, mask, memory.dtype, uniform, forced_order, temperature)
+    order, log_probs = _pick_each_place(
+        scores_at, mask, memory.dtype, uniform, forced_order, temperature, forced_places
+    )
+    passes = (mask.sum(1) - 1).clamp(min=0)
+    return order, log_probs, torch.stack((passes, passes), 1)
 
 
 def cache_numbers(weights: list[Tensor], heads: int, slots: int) -> int:
@@ -369,10 +381,17 @@ def advance_decoder(
 
 @torch.no_grad()
 def decode_scores(
-    scores: Tensor, mask: Tensor, uniform: Tensor | None, forced_order: Tensor | None, temperature: float
+    scores: Tensor,
+    mask: Tensor,
+    uniform: Tensor | None,
+    forced_order: Tensor | None,
+    temperature: float,
+    forced_places: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`decode_order` for scores (B, place, slot) that do not depend on earlier picks, as those of GPL and PL."""
-    return _pick_each_place(lambda step, _: scores[:, step], mask, scores.dtype, uniform, forced_order, temperature)
+    return _pick_each_place(
+        lambda step, _: scores[:, step], mask, scores.dtype, uniform, forced_order, temperature, forced_places
+    )
 
 
 def _pick_each_place(
@@ -382,6 +401,7 @@ def _pick_each_place(
     uniform: Tensor | None,
     forced_order: Tensor | None,
     temperature: float,
+    forced_places: int | None,
 ) -> tuple[Tensor, Tensor]:
     """Pick a slot per place; `scores_at(step, last choice)` gives the scores (B, N) of the slots for place `step`.
 
@@ -396,22 +416,22 @@ def _pick_each_place(
     log_probs = torch.zeros(B, N, dtype=dtype, device=mask.device)
     place_of_slot = torch.where(mask, N, N + 1)
     choice = None
+    forced = 0 if forced_order is None else N if forced_places is None else forced_places
     for step in range(int(count.max()) - 1 if B > 0 else 0):
         scores = scores_at(step, choice)
         if temperature != 1.0:
             scores = scores / temperature
-        if forced_order is None:
+        if forced_order is None or step >= forced:
             step_uniform = None if uniform is None else uniform[:, step].contiguous()
             choice, log_probs[:, step] = torch.ops.softrank_ext.pick(scores, remaining, step_uniform)
         else:
-            choice = forced_order[:, step]
+            # A row that is left alone keeps its slot, whatever the forced order has at this place.
+            alone = remaining.to(torch.int8).argmax(1)
+            choice = torch.where(is_left_alone[:, step], alone, forced_order[:, step])
             log_prob = scores.masked_fill(~remaining, -torch.inf).log_softmax(1).gather(1, choice[:, None])[:, 0]
             log_probs[:, step] = log_prob.masked_fill(is_left_alone[:, step], 0.0)
         remaining.scatter_(1, choice[:, None], is_left_alone[:, step : step + 1])
         place_of_slot.scatter_(1, choice[:, None], step)
-    if forced_order is not None:
-        ranks = torch.empty_like(forced_order).scatter_(1, forced_order, slots.expand(B, N))
-        place_of_slot = torch.where(mask, ranks, N + 1)
     return torch.argsort(place_of_slot, dim=1, stable=True), log_probs
 
 

@@ -226,7 +226,7 @@ def _reverse(
         uniform = None
         if decode == "sample":
             uniform = noise.uniform(seed, samples, step, N, stream=noise.PICK_STREAM, dtype=dtype)
-        slots, log_probs = model.decode(
+        slots, log_probs, _ = model.decode(
             embedded_t, t, mask_t, uniform=uniform, temperature=temperature if decode == "sample" else 1.0,
             compiled=compiled, cache=cache, is_embedded=True, decoder_weights=decoder_weights,
         )  # fmt: skip

@@ -97,10 +97,14 @@ struct DecodeTile {
   const bool* mask;       // (rows, N)
   const T* uniform;       // (rows, N), or null: greedy
   const int64_t* forced;  // (rows, N), or null
+  int64_t forced_places;  // leading places that are forced
+  const int64_t* draft;   // (rows, N), or null
   T temperature;
   int64_t* order;       // (rows, N)
   T* log_probs;         // (rows, N)
+  int64_t* work;        // (rows, 2): passes and places run
   int64_t* real_slots;  // (rows, N) scratch
+  int64_t* upcoming;    // (rows, N) scratch
   bool* remaining;      // (rows, N) scratch
 };
 
@@ -115,8 +119,12 @@ struct AdvanceTile {
   T* states;               // (rows, positions, D): outputs of the final norm
 };
 
-// Rows that a tile has at most, and tokens that pass through the layers together.
+// Rows that a tile has at most, and tokens that pass through the layers together at most.
 constexpr int64_t most_tile_rows = 32;
+constexpr int64_t most_tokens = 64;
+
+// Places of a draft that are tried in a row's first pass.
+constexpr int64_t first_block = 16;
 
 template <typename T>
 struct DecoderKernels {

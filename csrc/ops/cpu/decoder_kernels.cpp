@@ -199,7 +199,7 @@ inline void attend(const T* query, const T* keys, int64_t key_stride, const T* v
 // Tokens that pass through the layers together: which row of the tile each belongs to and at which position it stands.
 struct TokenList {
   int64_t count;
-  int64_t row[most_tile_rows], position[most_tile_rows];
+  int64_t row[most_tokens], position[most_tokens];
 };
 
 // Scratch of one thread, cut from one allocation.
@@ -208,7 +208,7 @@ struct Scratch {
   T *x, *normed, *projected, *attended, *hidden, *weights, *scores, *head_keys, *pick_weights;
 
   static int64_t layout(const DecoderShape& shape, T* base, Scratch* scratch) {
-    const int64_t width = padded<T>(shape.model_width), tokens = most_tile_rows;
+    const int64_t width = padded<T>(shape.model_width), tokens = most_tokens;
     int64_t at = 0;
     const auto take = [&](int64_t numbers, T* Scratch::* part) {
       if (scratch != nullptr) scratch->*part = base + at;
@@ -221,7 +221,7 @@ struct Scratch {
     take(tokens * padded<T>(shape.feed_width), &Scratch::hidden);
     take(padded<T>(shape.slots), &Scratch::weights);
     take(padded<T>(shape.slots), &Scratch::scores);
-    take(tokens * shape.model_width * padded<T>(shape.slots), &Scratch::head_keys);
+    take(most_tile_rows * shape.model_width * padded<T>(shape.slots), &Scratch::head_keys);
     take(padded<T>(shape.slots), &Scratch::pick_weights);
     return at;
   }
@@ -335,7 +335,7 @@ void open_row(const DecoderShape& shape, const T* packed, const T* memory, const
   int64_t done = 0;
   for (int64_t slot = 0; slot < shape.slots;) {
     int64_t count = 0;
-    for (; slot < shape.slots && count < most_tile_rows; ++slot) {
+    for (; slot < shape.slots && count < most_tokens; ++slot) {
       if (!mask[slot]) continue;
       std::memcpy(scratch.x + count * width, memory + slot * width, width * sizeof(T));
       ++count;
@@ -374,7 +374,7 @@ void advance_tile(const DecoderShape& shape, const T* packed, const AdvanceTile<
   for (int64_t row = 0; row < tile.rows; ++row)
     memory_sizes[row] = count_real(tile.mask + row * shape.slots, shape.slots);
   TokenList tokens{};
-  int64_t at[most_tile_rows];
+  int64_t at[most_tokens];
   const auto flush = [&] {
     run_layers(shape, packed, tokens, memory_sizes, tile.cache, scratch);
     for (int64_t m = 0; m < tokens.count; ++m) {
@@ -392,7 +392,7 @@ void advance_tile(const DecoderShape& shape, const T* packed, const AdvanceTile<
       tokens.position[m] = tile.lengths[row] + position;
       std::memcpy(scratch.x + m * stride, tile.inputs + at[m] * width, width * sizeof(T));
       for (int64_t c = width; c < stride; ++c) scratch.x[m * stride + c] = T(0);
-      if (tokens.count == most_tile_rows) flush();
+      if (tokens.count == most_tokens) flush();
     }
   }
   if (tokens.count > 0) flush();
@@ -428,94 +428,202 @@ inline void score_slots(const T* state, const T* keys, int64_t width, int64_t st
   while (first < count) block.template operator()<1>();
 }
 
-// The state of one row while it is decoded: its real slots and which of them remain.
+// The state of one row while it is decoded. Real slots are numbered in index order; `remaining` and `upcoming` speak of
+// these numbers.
 struct RowProgress {
-  int64_t* slots;   // real slots by index
-  bool* remaining;  // over these
-  int64_t count, last;
+  int64_t* slots;     // real slots by number
+  bool* remaining;    // which may still be picked
+  int64_t* upcoming;  // those that remain, in the draft's order; null without a draft
+  int64_t count;      // real slots
+  int64_t place;      // the next to decide
+  int64_t last;       // the pick before it
+  int64_t block;      // places to try in the next pass
+};
+
+// A row's part of a pass: its tokens begin at `token` and are for `length` places from the row's next one on.
+struct PassPart {
+  int64_t row, token, length;
+};
+
+template <typename T>
+class TileDecoder {
+ public:
+  TileDecoder(const DecoderShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache, T* scratch_numbers)
+      : shape_(shape), packed_(packed), tile_(tile), cache_(cache), n_(shape.slots), width_(shape.model_width) {
+    Scratch<T>::layout(shape, scratch_numbers, &scratch_);
+  }
+
+  PickFailure run() {
+    for (int64_t row = 0; row < tile_.rows; ++row) begin_row(row);
+    // Rows with a choice left go through passes together, as many as there is room for.
+    for (bool is_unfinished = true; is_unfinished;) {
+      is_unfinished = false;
+      tokens_.count = parts_ = 0;
+      for (int64_t row = 0; row < tile_.rows; ++row) {
+        const RowProgress& own = progress_[row];
+        const int64_t choices = own.count - 1 - own.place;
+        if (choices <= 0) continue;
+        is_unfinished = true;
+        const int64_t length = own.block < choices ? own.block : choices;
+        if (tokens_.count + length > most_tokens && !run_pass()) return PickFailure::score_is_nan;
+        add_tokens(row, length);
+      }
+      if (parts_ > 0 && !run_pass()) return PickFailure::score_is_nan;
+    }
+    for (int64_t row = 0; row < tile_.rows; ++row) take_last(row);
+    return PickFailure::none;
+  }
+
+ private:
+  void begin_row(int64_t row) {
+    const bool* mask = tile_.mask + row * n_;
+    RowProgress& own = progress_[row];
+    own = {tile_.real_slots + row * n_, tile_.remaining + row * n_, nullptr, 0, 0, -1, 1};
+    int64_t padding_place = count_real(mask, n_);
+    for (int64_t slot = 0; slot < n_; ++slot) {
+      if (mask[slot]) {
+        own.remaining[own.count] = true;
+        own.slots[own.count++] = slot;
+      } else {
+        tile_.order[row * n_ + padding_place++] = slot;
+      }
+      tile_.log_probs[row * n_ + slot] = T(0);
+    }
+    if (tile_.draft != nullptr) {
+      own.upcoming = tile_.upcoming + row * n_;
+      for (int64_t place = 0; place < own.count; ++place) {
+        own.upcoming[place] = number_of(own, tile_.draft[row * n_ + place]);
+      }
+      own.block = first_block;
+    }
+    tile_.work[2 * row] = tile_.work[2 * row + 1] = 0;
+    memory_sizes_[row] = own.count;
+    open_row(shape_, packed_, tile_.memory + row * n_ * width_, mask, cache_ + row * CacheLayout<T>(shape_).row,
+             scratch_);
+    transpose_head_keys(shape_, tile_.head_keys + (tile_.is_head_shared ? 0 : row * n_ * width_), own.slots, own.count,
+                        head_keys_of(row));
+  }
+
+  static int64_t number_of(const RowProgress& own, int64_t slot) {
+    int64_t low = 0, high = own.count - 1;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (own.slots[middle] < slot) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  T* head_keys_of(int64_t row) { return scratch_.head_keys + row * width_ * padded<T>(n_); }
+
+  // Tokens for the row's next `length` places: after the first, as if the draft were right.
+  void add_tokens(int64_t row, int64_t length) {
+    const RowProgress& own = progress_[row];
+    pass_[parts_++] = {row, tokens_.count, length};
+    const int64_t stride = padded<T>(width_);
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t place = own.place + i, m = tokens_.count++;
+      const int64_t before = i == 0 ? own.last : own.upcoming[i - 1];
+      tokens_.row[m] = row;
+      tokens_.position[m] = place;
+      const T* token = place == 0 ? tile_.start + row * width_ : tile_.tokens + (row * n_ + own.slots[before]) * width_;
+      T* x = scratch_.x + m * stride;
+      for (int64_t c = 0; c < width_; ++c) x[c] = token[c] + tile_.places[place * width_ + c];
+      for (int64_t c = width_; c < stride; ++c) x[c] = T(0);
+    }
+  }
+
+  // Takes the tokens through the layers and picks; false if a score is NaN.
+  bool run_pass() {
+    run_layers(shape_, packed_, tokens_, memory_sizes_, cache_, scratch_);
+    for (int64_t part = 0; part < parts_; ++part) {
+      if (!pick_part(pass_[part])) return false;
+    }
+    tokens_.count = parts_ = 0;
+    return true;
+  }
+
+  // Picks place by place until a pick differs from the draft: what was computed behind it rests on the wrong prefix.
+  bool pick_part(const PassPart& part) {
+    RowProgress& own = progress_[part.row];
+    tile_.work[2 * part.row] += 1;
+    tile_.work[2 * part.row + 1] += part.length;
+    bool is_as_drafted = true;
+    int64_t picked = 0;
+    while (picked < part.length && is_as_drafted) {
+      if (!pick_place(part.row, part.token + picked)) return false;
+      ++picked;
+      if (own.upcoming != nullptr) is_as_drafted = strike(own, own.last);
+    }
+    if (own.upcoming != nullptr) {
+      own.block = is_as_drafted ? 2 * part.length : picked;
+      if (own.block > most_tokens) own.block = most_tokens;
+    }
+    return true;
+  }
+
+  // Takes the pick off the upcoming slots; true if it was the first of them.
+  static bool strike(RowProgress& own, int64_t pick) {
+    if (own.upcoming[0] == pick) {
+      ++own.upcoming;
+      return true;
+    }
+    int64_t i = 0;
+    while (own.upcoming[i] != pick) ++i;
+    for (; i > 0; --i) own.upcoming[i] = own.upcoming[i - 1];
+    ++own.upcoming;
+    return false;
+  }
+
+  bool pick_place(int64_t row, int64_t token) {
+    RowProgress& own = progress_[row];
+    const int64_t at = row * n_ + own.place;
+    score_slots(scratch_.normed + token * padded<T>(width_), head_keys_of(row), width_, padded<T>(n_), own.count,
+                scratch_.scores);
+    const T* bias = tile_.head_bias + (tile_.is_head_shared ? 0 : row * n_);
+    for (int64_t i = 0; i < own.count; ++i) {
+      scratch_.scores[i] = (scratch_.scores[i] + bias[own.slots[i]]) / tile_.temperature;
+    }
+    const bool is_forced = own.place < tile_.forced_places;
+    const int64_t forced = is_forced ? number_of(own, tile_.forced[at]) : 0;
+    const PickFailure failure = row_kernels<T>().pick(
+        scratch_.scores, own.remaining, tile_.uniform == nullptr ? nullptr : tile_.uniform + at,
+        is_forced ? &forced : nullptr, own.count, &own.last, tile_.log_probs + at, scratch_.pick_weights);
+    if (failure != PickFailure::none) return false;
+    own.remaining[own.last] = false;
+    tile_.order[at] = own.slots[own.last];
+    ++own.place;
+    return true;
+  }
+
+  // The last real slot has no rival: it is taken without a pass, and its log-probability is 0.
+  void take_last(int64_t row) {
+    const RowProgress& own = progress_[row];
+    for (int64_t i = 0; i < own.count; ++i) {
+      if (own.remaining[i]) tile_.order[row * n_ + own.count - 1] = own.slots[i];
+    }
+  }
+
+  const DecoderShape& shape_;
+  const T* packed_;
+  const DecodeTile<T>& tile_;
+  T* cache_;
+  const int64_t n_, width_;
+  Scratch<T> scratch_;
+  RowProgress progress_[most_tile_rows];
+  int64_t memory_sizes_[most_tile_rows];
+  TokenList tokens_{};
+  PassPart pass_[most_tokens];
+  int64_t parts_ = 0;
 };
 
 template <typename T>
 PickFailure decode_tile(const DecoderShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache,
                         T* scratch_numbers) {
-  Scratch<T> scratch;
-  Scratch<T>::layout(shape, scratch_numbers, &scratch);
-  const CacheLayout<T> layout(shape);
-  const int64_t n = shape.slots, width = shape.model_width, stride = padded<T>(width), slot_stride = padded<T>(n);
-  const RowKernels<T>& kernels = row_kernels<T>();
-  RowProgress progress[most_tile_rows];
-  int64_t memory_sizes[most_tile_rows];
-  int64_t longest = 0;
-  for (int64_t row = 0; row < tile.rows; ++row) {
-    const bool* mask = tile.mask + row * n;
-    RowProgress& own = progress[row];
-    own = {tile.real_slots + row * n, tile.remaining + row * n, 0, -1};
-    int64_t place = count_real(mask, n);
-    for (int64_t slot = 0; slot < n; ++slot) {
-      if (mask[slot]) {
-        own.remaining[own.count] = true;
-        own.slots[own.count++] = slot;
-      } else {
-        tile.order[row * n + place++] = slot;
-      }
-      tile.log_probs[row * n + slot] = T(0);
-    }
-    memory_sizes[row] = own.count;
-    longest = own.count > longest ? own.count : longest;
-    open_row(shape, packed, tile.memory + row * n * width, mask, cache + row * layout.row, scratch);
-    transpose_head_keys(shape, tile.head_keys + (tile.is_head_shared ? 0 : row * n * width), own.slots, own.count,
-                        scratch.head_keys + row * width * slot_stride);
-  }
-
-  TokenList tokens{};
-  for (int64_t place = 0; place < longest; ++place) {
-    // 1. The input of each row that has a choice: the last pick's token, or the start.
-    tokens.count = 0;
-    for (int64_t row = 0; row < tile.rows; ++row) {
-      const RowProgress& own = progress[row];
-      if (place + 1 >= own.count) continue;
-      const int64_t m = tokens.count++;
-      tokens.row[m] = row;
-      tokens.position[m] = place;
-      const T* token = place == 0 ? tile.start + row * width : tile.tokens + (row * n + own.slots[own.last]) * width;
-      T* x = scratch.x + m * stride;
-      for (int64_t c = 0; c < width; ++c) x[c] = token[c] + tile.places[place * width + c];
-      for (int64_t c = width; c < stride; ++c) x[c] = T(0);
-    }
-    // 2. Through the layers.
-    if (tokens.count > 0) run_layers(shape, packed, tokens, memory_sizes, cache, scratch);
-    // 3. Score, pick, mark.
-    for (int64_t m = 0; m < tokens.count; ++m) {
-      const int64_t row = tokens.row[m];
-      RowProgress& own = progress[row];
-      score_slots(scratch.normed + m * stride, scratch.head_keys + row * width * slot_stride, width, slot_stride,
-                  own.count, scratch.scores);
-      const T* bias = tile.head_bias + (tile.is_head_shared ? 0 : row * n);
-      for (int64_t i = 0; i < own.count; ++i) {
-        scratch.scores[i] = (scratch.scores[i] + bias[own.slots[i]]) / tile.temperature;
-      }
-      const T* uniform = tile.uniform == nullptr ? nullptr : tile.uniform + row * n + place;
-      int64_t forced = 0;
-      if (tile.forced != nullptr) {
-        while (own.slots[forced] != tile.forced[row * n + place]) ++forced;
-      }
-      const PickFailure failure =
-          kernels.pick(scratch.scores, own.remaining, uniform, tile.forced == nullptr ? nullptr : &forced, own.count,
-                       &own.last, tile.log_probs + row * n + place, scratch.pick_weights);
-      if (failure != PickFailure::none) return failure;
-      own.remaining[own.last] = false;
-      tile.order[row * n + place] = own.slots[own.last];
-    }
-    // 4. Rows with one candidate left take it.
-    for (int64_t row = 0; row < tile.rows; ++row) {
-      const RowProgress& own = progress[row];
-      if (place + 1 != own.count) continue;
-      int64_t i = 0;
-      while (!own.remaining[i]) ++i;
-      tile.order[row * n + place] = own.slots[i];
-    }
-  }
-  return PickFailure::none;
+  return TileDecoder<T>(shape, packed, tile, cache, scratch_numbers).run();
 }
 
 // weight (outputs, inputs) and bias (outputs) as panels, then the padded bias.

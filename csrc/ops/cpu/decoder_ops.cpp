@@ -61,12 +61,14 @@ struct Tiles {
   }
 };
 
-std::tuple<Tensor, Tensor> decode_order(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed,
-                                        int64_t heads, bool norm_first, const Tensor& memory, const Tensor& tokens,
-                                        const Tensor& start, const Tensor& places, const Tensor& head_keys,
-                                        const Tensor& head_bias, const Tensor& mask,
-                                        const std::optional<Tensor>& uniform, const std::optional<Tensor>& forced_order,
-                                        double temperature) {
+std::tuple<Tensor, Tensor, Tensor> decode_order(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed,
+                                                int64_t heads, bool norm_first, const Tensor& memory,
+                                                const Tensor& tokens, const Tensor& start, const Tensor& places,
+                                                const Tensor& head_keys, const Tensor& head_bias, const Tensor& mask,
+                                                const std::optional<Tensor>& uniform,
+                                                const std::optional<Tensor>& forced_order, double temperature,
+                                                std::optional<int64_t> forced_places,
+                                                const std::optional<Tensor>& draft) {
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
   const DecoderShape shape = shape_of(weights, heads, norm_first, n);
   const Tensor ready = packed ? *packed : pack_decoder(weights);
@@ -76,9 +78,11 @@ std::tuple<Tensor, Tensor> decode_order(const std::vector<Tensor>& weights, cons
   const Tensor mask_c = contiguous(mask);
   const Tensor uniform_c = uniform ? contiguous(*uniform) : mask_c;
   const Tensor forced_c = forced_order ? contiguous(*forced_order) : mask_c;
+  const Tensor draft_c = draft ? contiguous(*draft) : mask_c;
   const bool is_head_shared = head_keys.size(0) == 1;
   const Tensor order = torch::stable::new_empty(memory, {rows, n}, ScalarType::Long);
   const Tensor log_probs = torch::stable::new_empty(memory, {rows, n}, memory.scalar_type());
+  const Tensor work = torch::stable::new_empty(memory, {rows, 2}, ScalarType::Long);
   std::atomic<PickFailure> failure{PickFailure::none};
   with_number_type(memory, "memory", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -91,13 +95,14 @@ std::tuple<Tensor, Tensor> decode_order(const std::vector<Tensor>& weights, cons
     const int64_t tile_rows = tiles.count == 0 ? 0 : (rows + tiles.count - 1) / tiles.count;
     struct Scratch {
       std::unique_ptr<T[]> numbers, cache;
-      std::unique_ptr<int64_t[]> real_slots;
+      std::unique_ptr<int64_t[]> real_slots, upcoming;
       std::unique_ptr<bool[]> remaining;
     };
     tiles.for_each(
         [&] {
           return std::make_unique<Scratch>(std::make_unique_for_overwrite<T[]>(scratch_numbers),
                                            std::make_unique_for_overwrite<T[]>(tile_rows * cache_row),
+                                           std::make_unique_for_overwrite<int64_t[]>(tile_rows * n),
                                            std::make_unique_for_overwrite<int64_t[]>(tile_rows * n),
                                            std::make_unique_for_overwrite<bool[]>(tile_rows * n));
         },
@@ -114,10 +119,14 @@ std::tuple<Tensor, Tensor> decode_order(const std::vector<Tensor>& weights, cons
           tile.mask = data_of<bool>(mask_c) + first * n;
           tile.uniform = uniform ? data_of<T>(uniform_c) + first * n : nullptr;
           tile.forced = forced_order ? data_of<int64_t>(forced_c) + first * n : nullptr;
+          tile.forced_places = forced_order ? forced_places.value_or(n) : 0;
+          tile.draft = draft ? data_of<int64_t>(draft_c) + first * n : nullptr;
           tile.temperature = T(temperature);
           tile.order = mutable_data_of<int64_t>(order) + first * n;
           tile.log_probs = mutable_data_of<T>(log_probs) + first * n;
+          tile.work = mutable_data_of<int64_t>(work) + first * 2;
           tile.real_slots = scratch->real_slots.get();
+          tile.upcoming = scratch->upcoming.get();
           tile.remaining = scratch->remaining.get();
           const PickFailure tile_failure =
               kernels.decode_tile(shape, data_of<T>(ready), tile, scratch->cache.get(), scratch->numbers.get());
@@ -126,7 +135,7 @@ std::tuple<Tensor, Tensor> decode_order(const std::vector<Tensor>& weights, cons
   });
   STD_TORCH_CHECK(failure.load() == PickFailure::none,
                   "scores must not be NaN for a real slot: memory, tokens or weights hold NaN or infinities");
-  return {order, log_probs};
+  return {order, log_probs, work};
 }
 
 Tensor open_decoder(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads,

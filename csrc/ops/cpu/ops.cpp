@@ -98,7 +98,8 @@ std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, c
 
 // Picks place after place from scores (B, place, slot) that do not depend on earlier picks.
 std::tuple<Tensor, Tensor> decode_scores(const Tensor& scores, const Tensor& mask, const std::optional<Tensor>& uniform,
-                                         const std::optional<Tensor>& forced_order, double temperature) {
+                                         const std::optional<Tensor>& forced_order, double temperature,
+                                         std::optional<int64_t> forced_places) {
   STD_TORCH_CHECK(scores.dim() == 3, "scores must be (B, N, N), got ", scores.dim(), " dimensions");
   const int64_t rows = scores.size(0), n = scores.size(1);
   const Tensor values = torch::stable::contiguous(scores), real = torch::stable::contiguous(mask);
@@ -106,6 +107,7 @@ std::tuple<Tensor, Tensor> decode_scores(const Tensor& scores, const Tensor& mas
   const Tensor forced = forced_order ? torch::stable::contiguous(*forced_order) : real;
   const Tensor order = torch::stable::new_empty(scores, {rows, n}, ScalarType::Long);
   const Tensor log_probs = torch::stable::new_zeros(scores, {rows, n}, scores.scalar_type());
+  const int64_t forced_count = forced_order ? forced_places.value_or(n) : 0;
   std::atomic<int64_t> nan_row{-1};
   with_number_type(scores, "scores", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -123,7 +125,7 @@ std::tuple<Tensor, Tensor> decode_scores(const Tensor& scores, const Tensor& mas
           for (int64_t slot = 0; slot < n; ++slot) place_scores[slot] = from[slot] / T(temperature);
           const PickFailure failure =
               kernel(place_scores.data(), remaining.get(), uniform ? data_of<T>(draws) + row * n + place : nullptr,
-                     forced_order ? data_of<int64_t>(forced) + row * n + place : nullptr, n, row_order + place,
+                     place < forced_count ? data_of<int64_t>(forced) + row * n + place : nullptr, n, row_order + place,
                      mutable_data_of<T>(log_probs) + row * n + place, weights.data());
           if (failure != PickFailure::none) {
             nan_row = row;
