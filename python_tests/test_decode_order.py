@@ -337,3 +337,106 @@ def test_errors_of_weights_and_forced_order(arguments):
         ops.decode_order(**arguments, uniform=torch.zeros(3, 6), forced_order=order)
     with pytest.raises(ValueError, match="forced_order must list real slots before padded ones, row 1 is"):
         ops.decode_order(**arguments, forced_order=order.flip(1))
+
+
+def _rearranged(order: torch.Tensor, mask: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """The order with its real places sorted by keys (B, N)."""
+    places = torch.arange(order.shape[1])
+    is_real_place = places < mask.sum(1, keepdim=True)
+    return order.gather(1, torch.where(is_real_place, keys.double(), 1e9 + places).argsort(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("is_greedy", [True, False])
+@pytest.mark.parametrize("head", ["pointer", "linear"])
+def test_a_draft_changes_the_work_only(make_model, head, is_greedy, dtype):
+    """Whatever the draft, orders and log-probabilities have the same bits: 4 drafts x 500 instances per case."""
+    torch.manual_seed(9)
+    B, N = 500, 24
+    model = make_model(head, dtype, max_items=N if head == "linear" else None)
+    items = torch.randn(B, N, 2, dtype=dtype)
+    mask = torch.rand(B, N) < 0.85
+    mask[:, 0] = True
+    uniform = None if is_greedy else torch.rand(B, N, dtype=dtype)
+    plain = model.decode(items, 0.6, mask, uniform=uniform)
+    choices = mask.sum(1) - 1
+    assert torch.equal(plain.work, torch.stack((choices, choices), 1))
+    places = torch.arange(N).expand(B, N)
+    swapped = places.clone()
+    swapped[:, [4, 5]] = swapped[:, [5, 4]]
+    drafts = {
+        "right": places,
+        "reversed": -places,
+        "random": torch.rand(B, N),
+        "two swapped": swapped,
+    }
+    for name, keys in drafts.items():
+        draft = _rearranged(plain.order, mask, keys)
+        drafted = model.decode(items, 0.6, mask, uniform=uniform, draft=draft)
+        assert torch.equal(drafted.order, plain.order), name
+        assert torch.equal(drafted.log_probs, plain.log_probs), name
+        passes, places_run = drafted.work.unbind(1)
+        assert (passes <= choices).all(), name
+        assert (places_run >= choices).all(), name
+        if name == "right":
+            assert torch.equal(places_run, choices)
+            assert (passes <= 2).all()
+
+
+def test_drafted_draws_follow_the_enumerated_probabilities(make_model):
+    """Chi-square of 100,000 draws made with wrong drafts, against all 24 orders; a wrong law must fail it."""
+    torch.manual_seed(1)
+    model, draws = make_model("pointer"), 100_000
+    items = torch.randn(1, 4, 2)
+    orders = torch.tensor(list(permutations(range(4))))
+    probabilities = model.log_prob(items.expand(24, 4, 2), 0.6, orders).total.double().exp().detach()
+    draft = torch.rand(draws, 4).argsort(1)
+    order = model.decode(items.expand(draws, 4, 2), 0.6, uniform=torch.rand(draws, 4), draft=draft).order
+    code = (order * torch.tensor([64, 16, 4, 1])).sum(1)
+    codes = (orders * torch.tensor([64, 16, 4, 1])).sum(1)
+    counts = (code[:, None] == codes).sum(0).double()
+    assert counts.sum() == draws
+
+    def chi_square(law: torch.Tensor) -> float:
+        return float(((counts - draws * law) ** 2 / (draws * law)).sum())
+
+    assert chi_square(probabilities) < 49.7  # 0.999 quantile of chi-square with 23 degrees of freedom
+    assert chi_square(probabilities.roll(1)) > 1000
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("head", ["pointer", "linear", "gpl"])
+def test_a_forced_prefix_is_continued(make_model, head, compiled):
+    torch.manual_seed(4)
+    model = make_model(head, torch.float64, max_items=6 if head == "linear" else None)
+    items, uniform = torch.randn(40, 6, 2, dtype=torch.float64), torch.rand(40, 6, dtype=torch.float64)
+    forced = torch.rand(40, 6).argsort(1)
+    for places in (0, 1, 4, 6):
+        decoded = model.decode(
+            items, 0.6, uniform=uniform, forced_order=forced, forced_places=places, compiled=compiled
+        )
+        assert torch.equal(decoded.order[:, :places], forced[:, :places])
+        assert torch.equal(decoded.order.sort(1).values, torch.arange(6).expand(40, 6))
+        per_place = model.log_prob(items, 0.6, decoded.order).per_place
+        torch.testing.assert_close(decoded.log_probs, per_place.detach(), atol=1e-10, rtol=0)
+    assert torch.equal(
+        model.decode(items, 0.6, uniform=uniform, forced_order=forced, forced_places=0, compiled=compiled).order,
+        model.decode(items, 0.6, uniform=uniform, compiled=compiled).order,
+    )
+
+
+@pytest.mark.parametrize("places", [-1, 7])
+def test_bad_forced_places(make_model, places):
+    order = torch.tensor([[1, 3, 2, 0, 4, 5]])
+    with pytest.raises(ValueError, match=f"forced_places must be from 0 to 6 and go with a forced_order, got {places}"):
+        make_model("pointer").decode(torch.randn(1, 6, 2), 0.6, forced_order=order, forced_places=places)
+    with pytest.raises(ValueError, match="forced_places must be from 0 to 6 and go with a forced_order, got 2"):
+        make_model("pointer").decode(torch.randn(1, 6, 2), 0.6, forced_places=2)
+
+
+def test_bad_drafts(make_model):
+    model, items = make_model("pointer"), torch.randn(1, 4, 2)
+    with pytest.raises(ValueError, match=r"draft must be \(1, 4\) int64, an order over slots, got \(1, 3\)"):
+        model.decode(items, 0.6, draft=torch.tensor([[1, 2, 0]]))
+    with pytest.raises(ValueError, match="draft must hold each of 0 to 3 once per row"):
+        model.decode(items, 0.6, draft=torch.tensor([[1, 3, 2, 1]]))

@@ -205,9 +205,12 @@ def test_an_oracle_is_followed(make_model, monkeypatch):
     torch.manual_seed(7)
     model, items = make_model("pointer"), torch.randn(20, 9, 2)
     monkeypatch.setattr(model, "embed", lambda items, mask: torch.nn.functional.pad(items, (0, 14)))
-    monkeypatch.setattr(
-        model, "decode", lambda items, t, mask, **_: (items[..., 0].argsort(1), torch.zeros(items.shape[:2]))
-    )
+
+    def decode_embedded(embedded, t, mask, **_):
+        B, N = embedded.shape[:2]
+        return embedded[..., 0].argsort(1), torch.zeros(B, N), torch.ones(B, 2, dtype=torch.int64)
+
+    monkeypatch.setattr(model, "decode_embedded", decode_embedded)
     samples = sample(model, items, num_samples=3, record=True)
     wanted = items[..., 0].argsort(1)[:, None].expand(-1, 3, -1)
     assert torch.equal(samples.order, wanted)
@@ -317,3 +320,67 @@ def test_errors(make_model, change, message):
 def test_unknown_option(make_model):
     with pytest.raises(TypeError, match="num_sample"):
         sample(make_model("pointer"), ITEMS, num_sample=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("decode", ["sample", "greedy"])
+@pytest.mark.parametrize("head", ["pointer", "linear"])
+def test_drafts_change_no_sample(make_model, head, decode, dtype):
+    """The compiled decoder rounds alike whether it goes by single places or by blocks, so the bits are the same."""
+    torch.manual_seed(11)
+    model = make_model(head, dtype, max_items=12 if head == "linear" else None)
+    items = torch.randn(60, 12, 2, dtype=dtype)
+    mask = torch.rand(60, 12) < 0.8
+    mask[:, 3] = True
+    options = {"mask": mask, "decode": decode, "seed": 5, "steps": 4}
+    plain = sample(model, items, speculative=False, **options)
+    drafted = sample(model, items, speculative=True, **options)
+    assert torch.equal(plain.order, drafted.order)
+    assert torch.equal(plain.log_prob, drafted.log_prob)
+    choices = mask.sum(1, keepdim=True) - 1
+    assert torch.equal(plain.passes, 4 * choices)
+    assert (plain.accepted == 1).all()
+    assert (drafted.passes <= plain.passes).all()
+    assert (drafted.accepted <= 1).all()
+    assert (drafted.accepted > 0).all()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("head", ["pointer", "gpl"])
+def test_the_first_item_stands_first(make_model, head, compiled):
+    torch.manual_seed(3)
+    model, items = make_model(head), torch.randn(6, 7, 2)
+    first = torch.tensor([0, 6, 3, 2, 2, 5])
+    mask = torch.ones(6, 7, dtype=torch.bool)
+    mask[2, 0] = mask[4, [1, 6]] = False
+    samples = sample(model, items, mask=mask, first=first, num_samples=20, record=True, compiled=compiled)
+    assert (samples.order[..., 0] == first[:, None]).all()
+    assert torch.equal(samples.order.sort(-1).values, torch.arange(7).expand(6, 20, 7))
+    for point in samples.trajectory:
+        assert (point.soft_ranks.gather(-1, first[:, None, None].expand(6, 20, 1)) == 0).all()
+        assert (point.order[..., 0] == first[:, None]).all()
+    again = sample(model, items[1:2], mask=mask[1:2], first=6, num_samples=20, first_sample=20, compiled=compiled)
+    assert torch.equal(again.order[0], samples.order[1])
+
+
+def test_the_decreed_place_has_no_probability(make_model):
+    """With two items and the first decreed nothing is left to chance."""
+    samples = sample(make_model("pointer"), torch.randn(5, 2, 2), first=1)
+    assert torch.equal(samples.log_prob, torch.zeros(5, 1))
+    assert (samples.order == torch.tensor([1, 0])).all()
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        (7, r"first must be a real item, 0 to 6, got 7 in row 0"),
+        (torch.tensor([0, 2]), r"first must be a real item, 0 to 6, got 2 in row 1"),
+        (torch.tensor([0.5, 1.0]), r"first must be an integer or \(2,\) int64, got \(2,\) torch.float32"),
+        (torch.tensor([0, 1, 2]), r"first must be an integer or \(2,\) int64, got \(3,\) torch.int64"),
+    ],
+)
+def test_bad_first_items(make_model, first, message):
+    mask = torch.ones(2, 7, dtype=torch.bool)
+    mask[1, 2] = False
+    with pytest.raises(ValueError, match=message):
+        sample(make_model("pointer"), torch.randn(2, 7, 2), mask=mask, first=first)

@@ -475,19 +475,40 @@ class SoftRankModel(nn.Module):
         for name, order in (("forced_order", forced_order), ("draft", draft)):
             if order is not None:
                 _check_order_shape(name, order, embedded)
-        every = _every(embedded, mask)
-        choices = (uniform, forced_order, forced_places, temperature)
-        ops.check_choices(*choices, every, embedded.dtype)
+        ops.check_choices(uniform, forced_order, forced_places, temperature, _every(embedded, mask), embedded.dtype)
+        if draft is not None:
+            check_slots(draft, mask, "draft")
+        return self.decode_embedded(
+            embedded, t, mask, uniform=uniform, temperature=temperature, forced_order=forced_order,
+            forced_places=forced_places, draft=draft, compiled=compiled, cache=cache, decoder_weights=decoder_weights,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def decode_embedded(
+        self,
+        embedded: Tensor,
+        t: float | Tensor,
+        mask: Tensor | None = None,
+        *,
+        uniform: Tensor | None = None,
+        temperature: float = 1.0,
+        forced_order: Tensor | None = None,
+        forced_places: int | None = None,
+        draft: Tensor | None = None,
+        compiled: bool = True,
+        cache: bool = True,
+        decoder_weights: DecoderWeights | None = None,
+    ) -> ops.DecodedOrder:
+        """`decode` for embedded items (B, N, D) with padding zeroed, without a look at the data: for use in a loop."""
+        B, N, _ = embedded.shape
         if self.config.head not in DECODER_HEADS:
             slots = torch.arange(N, device=embedded.device).expand(B, N)
             scores = self.scores(embedded, t, slots, mask)
             choose = torch.ops.softrank_ext.decode_scores if compiled else reference.decode_scores
-            order, log_probs = choose(scores, every, uniform, forced_order, temperature, forced_places)
+            order, log_probs = choose(scores, _every(embedded, mask), uniform, forced_order, temperature, forced_places)
             one_pass = torch.tensor([1, N], device=embedded.device).expand(B, 2)
             return ops.DecodedOrder(order, log_probs, one_pass)
 
-        if draft is not None:
-            check_slots(draft, mask, "draft")
         inputs = self.decoder_inputs(embedded, t, mask, is_embedded=True, decoder_weights=decoder_weights)
         run: Callable[..., tuple[Tensor, Tensor, Tensor]] = reference.decode_order
         if not cache:

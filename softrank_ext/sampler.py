@@ -19,7 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from softrank_ext import bridge, noise, ops
-from softrank_ext.model import DecoderWeights, SoftRankConfig, SoftRankModel
+from softrank_ext.model import DECODER_HEADS, DecoderWeights, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, chamber_margin, compose, ranks_of
 
 DECODES = ("sample", "greedy")
@@ -42,8 +42,9 @@ class Samples:
     order (..., N) int64, `order[place] = item`, real items first. ranks (..., N) int64, `ranks[item] = place`.
     soft_ranks (..., N): ranks lifted to the grid in [0, 1]. log_prob (...): log-probability of the order under the last
     prediction, at the temperature drawn at; it is not the marginal over the whole reverse process. margin (...): by how
-    much every soft rank may move before the order can change. trajectory: a `TrajectoryPoint` per time if recorded,
-    else None.
+    much every soft rank may move before the order can change. passes (...) int64: decoder passes of all steps. accepted
+    (...): the share of the places run in them that was kept; below 1 where drafts were wrong. trajectory: a
+    `TrajectoryPoint` per time if recorded, else None.
     """
 
     order: Tensor
@@ -51,6 +52,8 @@ class Samples:
     soft_ranks: Tensor
     log_prob: Tensor
     margin: Tensor
+    passes: Tensor
+    accepted: Tensor
     trajectory: list[TrajectoryPoint] | None = None
 
     def __len__(self) -> int:
@@ -96,9 +99,8 @@ def _map_fields(change: Callable[..., Any], *parts: Samples) -> Samples:
             )
             for points in zip(*(part.trajectory or [] for part in parts), strict=True)
         ]
-    return Samples(
-        changed("order"), changed("ranks"), changed("soft_ranks"), changed("log_prob"), changed("margin"), trajectory
-    )
+    names = ("order", "ranks", "soft_ranks", "log_prob", "margin", "passes", "accepted")
+    return Samples(**{name: changed(name) for name in names}, trajectory=trajectory)
 
 
 @torch.no_grad()
@@ -107,6 +109,7 @@ def sample(
     items: Tensor | np.ndarray,
     *,
     mask: Tensor | np.ndarray | None = None,
+    first: int | Tensor | np.ndarray | None = None,
     num_samples: int = 1,
     steps: int = 5,
     noise_scale: float = 0.5,
@@ -118,6 +121,7 @@ def sample(
     carry: str = "exact",
     compiled: bool = True,
     cache: bool = True,
+    speculative: bool = True,
     record: bool = False,
     progress: bool = False,
     max_memory: int = 2**30,
@@ -126,10 +130,12 @@ def sample(
 
     items: (B, N, ...) as the model's embedder takes them, tensor or numpy; or one instance (N, ...) if the embedder
     says its item_ndim. mask: (B, N) or (N,) bool, True = real item, in any pattern; padding's content has no effect.
+    first: the item that stands first by decree (a tour's start), a number or (B,): its soft rank stays 0.
     num_samples: draws per instance. steps: diffusion steps K, at times 1, (K-1)/K, ..., 1/K. noise_scale: paper eta.
     reference: "uniform" or "gaussian" soft ranks at time 1. decode: "sample" draws each prediction at the temperature,
     "greedy" takes the highest score at each place (the soft ranks' noise stays random). carry: see
-    `bridge.reverse_step`. compiled=False and cache=False: see `SoftRankModel.decode`.
+    `bridge.reverse_step`. compiled=False and cache=False: see `SoftRankModel.decode`. speculative: the order predicted
+    at one step is the draft of the next, which saves time and changes no sample.
     seed: any 64-bit integer. Draw j of instance b is sample number `first_sample + b * num_samples + j`; the same seed
     and number give the same sample (see the file's head). record: keep the trajectory. progress: show a bar.
     max_memory: bytes that a batch of the network may take, by an estimate; the input is cut into batches that fit.
@@ -159,15 +165,16 @@ def sample(
     if is_single:
         items, mask = items[None], None if mask is None else mask[None]
     _check_items(items, mask)
-
     B, N = items.shape[:2]
+    if first is not None:
+        first = _checked_first(first, items, mask)
     rows_at_once = max(1, int(max_memory // _bytes_per_sample(model.config, N, like.element_size())))
     instances_at_once = max(1, rows_at_once // num_samples)
     parts = []
     with _evaluating(model), tqdm(total=B * num_samples * steps, unit="step", disable=not progress) as bar:
         decoder_weights = model.decoder_weights()
-        for first in range(0, max(B, 1), instances_at_once):
-            chunk = slice(first, first + instances_at_once)
+        for begin in range(0, max(B, 1), instances_at_once):
+            chunk = slice(begin, begin + instances_at_once)
             chunk_mask = None if mask is None else mask[chunk]
             embedded = model.embed(items[chunk], chunk_mask)
             numbers = torch.arange(embedded.shape[0] * num_samples, device=like.device)
@@ -175,8 +182,9 @@ def sample(
                 instance = rows // num_samples
                 part = _reverse(
                     model, embedded[instance], None if chunk_mask is None else chunk_mask[instance],
-                    first_sample + first * num_samples + rows, decoder_weights, steps, noise_scale, reference, decode,
-                    temperature, seed, carry, compiled, cache, record, bar,
+                    None if first is None else first[begin + instance], first_sample + begin * num_samples + rows,
+                    decoder_weights, steps, noise_scale, reference, decode, temperature, seed, carry, compiled, cache,
+                    speculative, record, bar,
                 )  # fmt: skip
                 parts.append(part)
     samples = _map_fields(lambda *tensors: torch.cat(tensors).unflatten(0, (B, num_samples)), *parts)
@@ -189,6 +197,7 @@ def _reverse(
     model: SoftRankModel,
     embedded: Tensor,
     mask: Tensor | None,
+    first: Tensor | None,
     samples: Tensor,
     decoder_weights: DecoderWeights,
     steps: int,
@@ -200,48 +209,74 @@ def _reverse(
     carry: str,
     compiled: bool,
     cache: bool,
+    speculative: bool,
     record: bool,
     bar: tqdm,
 ) -> Samples:
-    """The reverse process for a batch: embedded (B, N, D) per item, mask (B, N), samples (B,) their numbers."""
-    N, dtype = embedded.shape[1], embedded.dtype
+    """The reverse process for a batch: embedded (B, N, D) per item, mask (B, N), first (B,), samples (B,): numbers."""
+    B, N, _ = embedded.shape
+    dtype = embedded.dtype
+    moves = torch.ones(B, N, dtype=dtype, device=embedded.device)
+    if first is not None:
+        moves.scatter_(1, first[:, None], 0.0)  # the first item's soft rank stays 0
 
     def item_noise(make: Callable[..., Tensor], step: int, stream: int) -> Tensor:
         """Noise per item, numbered along the real items, so that padding in between does not shift it."""
         drawn = make(seed, samples, step, N, stream=stream, dtype=dtype)
-        return drawn if mask is None else drawn.gather(1, (mask.cumsum(1) - 1).clamp(min=0))
+        return (drawn if mask is None else drawn.gather(1, (mask.cumsum(1) - 1).clamp(min=0))) * moves
 
     # 1. Start from the reference distribution.
     make = noise.uniform if reference == "uniform" else noise.normal
     z_t = bridge.reference_sample(item_noise(make, 0, noise.REFERENCE_STREAM), reference)
     trajectory = []
+    order: Tensor | None = None
+    work = torch.zeros(B, 2, dtype=torch.int64, device=embedded.device)
     for step, (t, s) in enumerate(pairwise(bridge.time_grid(steps))):
         # 2. Read the order off the soft ranks.
         soft_ranks = ops.reflect(z_t)
-        order_t, _ = ops.decode_chamber(soft_ranks, mask)
+        order_t, ranks_t = ops.decode_chamber(soft_ranks, mask)
         # 3. Arrange the embedded items slot by slot, as the network sees them.
         embedded_t = arrange(embedded, order_t)
         mask_t = None if mask is None else arrange(mask, order_t)
-        # 4., 5. Encode, and pick slot after slot.
+        # 4., 5. Encode, and pick slot after slot; the last prediction, seen slot by slot, is the draft.
+        draft = None if order is None or not speculative else ranks_t.gather(1, order)
+        forced_order = None if first is None else _order_from(ranks_t.gather(1, first[:, None]), mask_t, N)
         uniform = None
         if decode == "sample":
             uniform = noise.uniform(seed, samples, step, N, stream=noise.PICK_STREAM, dtype=dtype)
-        slots, log_probs, _ = model.decode(
+        slots, log_probs, step_work = model.decode_embedded(
             embedded_t, t, mask_t, uniform=uniform, temperature=temperature if decode == "sample" else 1.0,
-            compiled=compiled, cache=cache, is_embedded=True, decoder_weights=decoder_weights,
+            forced_order=forced_order, forced_places=None if first is None else 1, draft=draft, compiled=compiled,
+            cache=cache, decoder_weights=decoder_weights,
         )  # fmt: skip
+        if first is not None:
+            log_probs[:, 0] = 0.0  # decreed, not drawn
+        work += step_work
         # 6. Turn slots into items and lift the predicted order to the grid.
         order = compose(order_t, slots)
         ranks = ranks_of(order)
         z_clean = bridge.lift_to_grid(ranks, mask, dtype=dtype)
         if record:
             trajectory.append(TrajectoryPoint(t, soft_ranks, order_t, order))
-        # 7., 8. Step back to s; at s = 0 this is z_clean.
-        bridge_noise = item_noise(noise.normal, step, noise.BRIDGE_STREAM)
-        z_t = bridge.reverse_step(z_t, z_clean, t, s, bridge_noise, noise_scale=noise_scale, carry=carry)
-        bar.update(len(samples))
-    margin = chamber_margin(z_t, mask)
-    return Samples(order, ranks, z_t, log_probs.sum(1), margin, trajectory if record else None)
+        # 7., 8. Step back to s; at s = 0 this is z_clean, and no noise is needed.
+        if s > 0:
+            bridge_noise = item_noise(noise.normal, step, noise.BRIDGE_STREAM)
+            z_t = bridge.reverse_step(z_t, z_clean, t, s, bridge_noise, noise_scale=noise_scale, carry=carry)
+        bar.update(B)
+    choices = torch.full((B,), N - 1, device=embedded.device) if mask is None else mask.sum(1) - 1
+    kept = torch.where(work[:, 1] > 0, steps * choices / work[:, 1].clamp(min=1), 1.0)
+    if model.config.head not in DECODER_HEADS:
+        kept = torch.ones_like(kept)
+    assert order is not None  # there is at least one step
+    margin = chamber_margin(z_clean, mask)
+    return Samples(order, ranks, z_clean, log_probs.sum(1), margin, work[:, 0], kept, trajectory if record else None)
+
+
+def _order_from(slot: Tensor, mask: Tensor | None, N: int) -> Tensor:
+    """An order over slots (B, N) that begins with `slot` (B, 1); the others follow by index, padding last."""
+    slots = torch.arange(N, device=slot.device).expand(slot.shape[0], N)
+    key = slots if mask is None else slots + N * ~mask
+    return key.scatter(1, slot, -1).argsort(1)
 
 
 def _bytes_per_sample(config: SoftRankConfig, N: int, element_size: int) -> int:
@@ -275,6 +310,22 @@ def _as_tensor(name: str, value: Tensor | np.ndarray, device: torch.device) -> T
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor or a numpy array, got {type(value).__name__}")
     return value.to(device)
+
+
+def _checked_first(first: int | Tensor | np.ndarray, items: Tensor, mask: Tensor | None) -> Tensor:
+    """`first` as (B,) int64; raises ValueError unless it names a real item of each instance."""
+    B, N = items.shape[:2]
+    numbers = torch.as_tensor(first, device=items.device)
+    if numbers.dtype != torch.int64 or numbers.shape not in ((), (B,)):
+        raise ValueError(f"first must be an integer or ({B},) int64, got {tuple(numbers.shape)} {numbers.dtype}")
+    numbers = numbers.expand(B)
+    is_real = (numbers >= 0) & (numbers < N)
+    if mask is not None:
+        is_real &= mask.gather(1, numbers.clamp(0, N - 1)[:, None])[:, 0]
+    if not bool(is_real.all()):
+        row = int((~is_real).nonzero()[0])
+        raise ValueError(f"first must be a real item, 0 to {N - 1}, got {int(numbers[row])} in row {row}")
+    return numbers
 
 
 def _check_items(items: Tensor, mask: Tensor | None) -> None:
