@@ -5,10 +5,13 @@ from softrank_ext._libraries import build_info, installed_version, load_librarie
 
 load_libraries()
 
-from softrank_ext import bridge, checkpoint, noise, permutations  # noqa: E402
-from softrank_ext.model import SoftRankConfig, SoftRankModel  # noqa: E402
+from softrank_ext import bridge, checkpoint, metrics, noise, permutations  # noqa: E402
+from softrank_ext.model import EMBEDDERS, SoftRankConfig, SoftRankModel  # noqa: E402
 from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
 from softrank_ext.sampler import Samples, sample  # noqa: E402
+from softrank_ext.tasks.embedders import TASK_EMBEDDERS  # noqa: E402
+
+EMBEDDERS.update(TASK_EMBEDDERS)
 
 __version__ = installed_version()
 __all__ = [
@@ -19,6 +22,7 @@ __all__ = [
     "build_info",
     "checkpoint",
     "decode_chamber",
+    "metrics",
     "noise",
     "ops",
     "permutations",

@@ -1,8 +1,8 @@
 """How good an order is: against a right order, as a tour, by relevance.
 
-Orders are (B, N) int64, `order[place] = item`, counted from 0. Every function gives one number per instance, (B,), unless it
-says otherwise; take the mean yourself. The paper compares order lists, not ranks; `accuracy` and `correctness` do not
-depend on that, Kendall's tau does (`kendall_tau` and `kendall_tau_of_ranks`).
+Orders are (B, N) int64, `order[place] = item`, counted from 0. Every function gives one number per instance, (B,),
+unless it says otherwise. The paper compares order lists, not ranks; `accuracy` and `correctness` do not depend on that,
+Kendall's tau does (`kendall_tau` and `kendall_tau_of_ranks`).
 `mask` (B, N) is True for real items; both orders list the real ones first, and padding is left out of the score.
 `known` (B,) says how many leading places of the right order are known; the places after them are left out.
 """

@@ -1,0 +1,131 @@
+"""Modules that read the items of the tasks: items (B, N, ...) -> (B, N, D).
+
+Their names in `TASK_EMBEDDERS` are known to every SoftRankConfig, `{"kind": name, ...arguments}`. Images may be uint8
+(0 to 255: a quarter of the memory, converted here) or float (0 to 1).
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+_CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
+_CIFAR_DEVIATION = (0.2023, 0.1994, 0.2010)
+_TEMPERATURE = 10000.0
+
+
+class NumberCNN(nn.Module):
+    """Four-digit images (B, N, 1, 28, 112), by the CNN of the published experiments: 44 million multiply-adds an image.
+
+    Two convolutions with batch norm and max-pooling, one linear layer. The batch norm sees all B N images together,
+    padding included.
+    """
+
+    item_ndim = 3
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 32, 5, padding=2), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(64 * 7 * 28, d_model),
+        )  # fmt: skip
+
+    def forward(self, items: Tensor) -> Tensor:
+        images = _images(items, (1, 28, 112), next(self.parameters()))
+        return self.layers(images).unflatten(0, items.shape[:2])  # (B, N, D)
+
+
+class LightNumberCNN(nn.Module):
+    """Four-digit images (B, N, 1, 28, 112), strided: 4.3 million multiply-adds an image, a tenth of NumberCNN's.
+
+    No batch norm: an image's embedding does not depend on the batch, in training either. A layer norm at the end gives
+    the scale that the position table asks for.
+    """
+
+    item_ndim = 3
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.ReLU(),
+            nn.Conv2d(16, 32, 5, stride=2, padding=2), nn.ReLU(),
+            nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU(),
+            nn.Flatten(), nn.Linear(64 * 4 * 14, d_model), nn.LayerNorm(d_model),
+        )  # fmt: skip
+
+    def forward(self, items: Tensor) -> Tensor:
+        images = _images(items, (1, 28, 112), next(self.parameters()))
+        return self.layers(images).unflatten(0, items.shape[:2])  # (B, N, D)
+
+
+class PatchCNN(nn.Module):
+    """Patches of CIFAR-10 images (B, N, 3, side, side), normalised by channel, as in the published experiments.
+
+    One convolution with batch norm and max-pooling, two linear layers with `(flat + D) // 2` channels between them.
+    """
+
+    item_ndim = 3
+
+    def __init__(self, d_model: int, side: int) -> None:
+        super().__init__()
+        if side < 2:
+            raise ValueError(f"side of a patch must be at least 2, got {side}")
+        self.side = side
+        flat = 32 * (side // 2) ** 2
+        hidden = (flat + d_model) // 2
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(flat, hidden), nn.ReLU(), nn.Linear(hidden, d_model),
+        )  # fmt: skip
+
+    def forward(self, items: Tensor) -> Tensor:
+        images = _images(items, (3, self.side, self.side), next(self.parameters()))
+        mean = images.new_tensor(_CIFAR_MEAN)[:, None, None]
+        deviation = images.new_tensor(_CIFAR_DEVIATION)[:, None, None]
+        return self.layers((images - mean) / deviation).unflatten(0, items.shape[:2])  # (B, N, D)
+
+
+class PointEmbedder(nn.Module):
+    """Points of the unit square (B, N, 2): sinusoids of each coordinate, then a linear layer unless learned=False.
+
+    Channel pair i of a coordinate x is the sine and cosine of `2 pi x / 10000^(2 i / (D/2))`; the first half of the
+    channels is for the first coordinate. The published experiments have no learned part; the layer reads the
+    coordinates as well.
+    """
+
+    item_ndim = 1
+
+    def __init__(self, d_model: int, learned: bool = True) -> None:
+        super().__init__()
+        if d_model % 4 != 0:
+            raise ValueError(f"d_model must be a multiple of 4 to embed points, got {d_model}")
+        self.d_model = d_model
+        self.projection = nn.Linear(d_model + 2, d_model) if learned else None
+
+    def forward(self, items: Tensor) -> Tensor:
+        if not items.is_floating_point() or items.ndim != 3 or items.shape[2] != 2:
+            raise ValueError(f"items must be (B, N, 2) float, got {tuple(items.shape)} {items.dtype}")
+        half = self.d_model // 2
+        exponent = torch.arange(0, half, 2, device=items.device, dtype=items.dtype) / half
+        angle = 2 * math.pi * items[..., None] * _TEMPERATURE**-exponent  # (B, N, 2, D / 4)
+        waves = torch.stack((angle.sin(), angle.cos()), -1).flatten(2)  # (B, N, D)
+        return waves if self.projection is None else self.projection(torch.cat((waves, items), 2))
+
+
+TASK_EMBEDDERS: dict[str, Callable[..., nn.Module]] = {
+    "number-cnn": NumberCNN,
+    "light-number-cnn": LightNumberCNN,
+    "patch-cnn": PatchCNN,
+    "points": PointEmbedder,
+}
+
+
+def _images(items: Tensor, shape: tuple[int, int, int], weight: Tensor) -> Tensor:
+    """Images (B * N, channels, height, width) in [0, 1], dtype of the weight."""
+    if items.shape[2:] != shape or not (items.dtype == torch.uint8 or items.is_floating_point()):
+        wanted = ", ".join(str(size) for size in shape)
+        raise ValueError(f"items must be (B, N, {wanted}) uint8 or float, got {tuple(items.shape)} {items.dtype}")
+    images = items.flatten(0, 1).to(weight.dtype)
+    return images / 255 if items.dtype == torch.uint8 else images

@@ -1,0 +1,103 @@
+"""Jigsaws: CIFAR-10 images cut into n x n patches, to be put back in raster order (row by row).
+
+Random, by (seed, step): which image comes next in a pass over the set, the shuffle of its patches, and the flip where
+flips are asked for. Training uses CIFAR-10's training images, testing its test images.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softrank_ext import metrics
+from softrank_ext.permutations import arrange, ranks_of
+from softrank_ext.tasks import Batch, data
+from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
+
+GRIDS = (2, 3, 4, 8)
+IMAGE_SIDE = 32
+
+
+@dataclass(frozen=True)
+class Jigsaw:
+    """Patches of an image in random order.
+
+    grid: n, one of 2, 3, 4, 8. flip: mirror every other training image, at random (the published experiments do not).
+    root: the folder that has CIFAR-10, see `tasks.data`.
+
+    items (B, n^2, 3, side, side) uint8 with `side = 32 // n`; for n = 3 the last two rows and columns are dropped.
+    extras: patch_classes (B, n^2) int64, the first item with the same pixels: equal patches are interchangeable.
+    """
+
+    grid: int = 3
+    flip: bool = False
+    root: str | None = None
+
+    name = "jigsaw"
+
+    def __post_init__(self) -> None:
+        if self.grid not in GRIDS:
+            raise ValueError(f"grid must be one of {', '.join(map(str, GRIDS))}, got {self.grid}")
+
+    def embedder(self) -> Mapping[str, object]:
+        return {"kind": "patch-cnn", "side": IMAGE_SIDE // self.grid}
+
+    def max_items(self) -> int:
+        return self.grid**2
+
+    def training_batch(self, seed: int, step: int, size: int) -> Batch:
+        images = data.cifar10(True, self.root)
+        chosen = images[rows_of_passes(len(images), seed, step * size, size, "training images")]
+        if self.flip:
+            is_flipped = torch.rand(size, generator=generator_of(seed, step, "flips")) < 0.5
+            chosen = torch.where(is_flipped[:, None, None, None], chosen.flip(3), chosen)
+        return self._batch(chosen, random_orders(size, self.grid**2, generator_of(seed, step, "training shuffle")))
+
+    def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
+        """Instance i does not depend on `size`. Up to 10,000 instances are of different images."""
+        images = data.cifar10(False, self.root)
+        for start in range(0, count, size):
+            instances = range(start, min(start + size, count))
+            chosen = images[rows_of_passes(len(images), seed, start, len(instances), "test images")]
+            shuffles = [random_orders(1, self.grid**2, generator_of(seed, i, "test shuffle")) for i in instances]
+            yield self._batch(chosen, torch.cat(shuffles))
+
+    def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
+        classes = batch.extras["patch_classes"]
+        displacement = metrics.manhattan_displacement(order, batch.order, self.grid, self.grid)
+        return {
+            "kendall_tau": metrics.kendall_tau(order, batch.order),
+            "accuracy": metrics.accuracy(order, batch.order),
+            "correctness": metrics.correctness(order, batch.order),
+            "tie_aware_accuracy": metrics.tie_aware_accuracy(order, batch.order, classes),
+            "tie_aware_correctness": metrics.tie_aware_correctness(order, batch.order, classes),
+            "displacement": displacement.double().mean(1),
+        }
+
+    def _batch(self, images: Tensor, shuffle: Tensor) -> Batch:
+        """images: (B, 3, 32, 32) uint8. shuffle: (B, N) int64, `shuffle[item]` = the patch that is this item."""
+        items = arrange(cut(images, self.grid), shuffle)
+        return Batch(items, ranks_of(shuffle), extras={"patch_classes": classes_of_equal(items)})
+
+
+def cut(images: Tensor, grid: int) -> Tensor:
+    """Patches in raster order: (B, C, height, width) -> (B, grid^2, C, height // grid, width // grid).
+
+    Patches are taken from the top left; what is left over at the bottom and at the right is dropped.
+    """
+    B, C, height, width = images.shape
+    rows, columns = height // grid, width // grid
+    kept = images[:, :, : rows * grid, : columns * grid].reshape(B, C, grid, rows, grid, columns)
+    return kept.permute(0, 2, 4, 1, 3, 5).reshape(B, grid**2, C, rows, columns)
+
+
+def classes_of_equal(items: Tensor) -> Tensor:
+    """For each item the first item of its row that is equal to it: (B, N, ...) uint8 -> (B, N) int64."""
+    flat = items.flatten(2).long()  # (B, N, pixels)
+    # Random 64-bit weights: different patches have equal sums once in about 2^56.
+    weights = torch.randint(
+        -(2**63), 2**63 - 1, flat.shape[2:], generator=torch.Generator(device="cpu").manual_seed(0)
+    ).to(items.device)
+    sums = (flat * weights).sum(2)  # (B, N), modulo 2^64
+    return (sums[:, :, None] == sums[:, None]).int().argmax(2)

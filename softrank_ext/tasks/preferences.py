@@ -1,0 +1,190 @@
+"""Rankings as data: ballots over items that are names and nothing more. The model learns the ballots' distribution.
+
+Reads PrefLib's strict orders, complete (.soc) and incomplete (.soi), in the present and in the older layout, and CSV:
+a ballot a row, names from first to last place, fewer or empty cells where a ballot is partial; if the first cell of the
+file is `count`, that row is a header and the first column says how many voters cast the ballot.
+
+Random, by (seed, step): which voter's ballot comes next in a pass over the voters, and the order of the items that a
+partial ballot does not name. Which voters are held out for testing depends on the file and on test_share alone.
+"""
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from softrank_ext import metrics
+from softrank_ext.tasks import Batch
+from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
+
+ENDINGS = (".soc", ".soi", ".csv")
+
+
+class Ballots(NamedTuple):
+    """names: of the N items. order: (ballots, N) int64, -1 after the known places. known, counts: (ballots,) int64."""
+
+    names: tuple[str, ...]
+    order: Tensor
+    known: Tensor
+    counts: Tensor
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """The ballots of a file; each voter counts once.
+
+    file: .soc, .soi or .csv. test_share: the share of voters that are held out for testing; 0 tests on all of them.
+
+    items (B, N) int64: the item's number, 0 to N - 1, in the order of `read_ballots(file).names`. known (B,): how many
+    leading places of `order` the ballot gives; after them the other items stand in random order.
+    """
+
+    file: str
+    test_share: float = 0.2
+
+    name = "preferences"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.test_share < 1:
+            raise ValueError(f"test_share must be at least 0 and below 1, got {self.test_share}")
+
+    def embedder(self) -> Mapping[str, object]:
+        return {"kind": "learned", "num_items": self.max_items()}
+
+    def max_items(self) -> int:
+        return len(_read(self.file).names)
+
+    def training_batch(self, seed: int, step: int, size: int) -> Batch:
+        voters, _ = self._voters()
+        rows = voters[rows_of_passes(len(voters), seed, step * size, size, "training ballots")]
+        return self._batch(rows, random_orders(size, self.max_items(), generator_of(seed, step, "training rest")))
+
+    def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
+        """Instance i does not depend on `size`. More instances than held-out voters repeat them."""
+        _, voters = self._voters()
+        for start in range(0, count, size):
+            instances = range(start, min(start + size, count))
+            rows = voters[rows_of_passes(len(voters), seed, start, len(instances), "test ballots")]
+            rests = [random_orders(1, self.max_items(), generator_of(seed, i, "test rest")) for i in instances]
+            yield self._batch(rows, torch.cat(rests))
+
+    def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
+        """How well an order agrees with one voter's ballot, over the places that the ballot gives."""
+        return {
+            "kendall_tau_of_ranks": metrics.kendall_tau_of_ranks(order, batch.order, known=batch.known),
+            "accuracy": metrics.accuracy(order, batch.order, known=batch.known),
+            "correctness": metrics.correctness(order, batch.order, known=batch.known),
+        }
+
+    def _voters(self) -> tuple[Tensor, Tensor]:
+        """The ballot's row of each voter, for training and for testing."""
+        return _split(self.file, self.test_share)
+
+    def _batch(self, rows: Tensor, rest: Tensor) -> Batch:
+        """rows: (B,) int64, ballots. rest: (B, N) int64, random orders that partial ballots are completed from."""
+        ballots = _read(self.file)
+        order, known = ballots.order[rows], ballots.known[rows]
+        N = order.shape[1]
+        places = torch.arange(N)
+        # Items that are named get their place, the others a place after all of these, in the order of `rest`.
+        named = torch.where(order >= 0, order, N)  # column N takes what is not named
+        ranks = torch.empty(len(rows), N + 1, dtype=torch.int64)
+        ranks[:, :N] = N + rest
+        ranks.scatter_(1, named, places.expand_as(named))
+        order = ranks[:, :N].argsort(1)
+        return Batch(places.expand(len(rows), N).contiguous(), order, known=known)
+
+
+def read_ballots(path: str | Path) -> Ballots:
+    """Read a .soc, .soi or .csv file of ballots."""
+    path = Path(path)
+    if path.suffix not in ENDINGS:
+        raise ValueError(f"a file of ballots must end in {', '.join(ENDINGS)}, got {path.name}")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing: PrefLib files are at preflib.org, CSV needs a ballot a row")
+    text = path.read_text()
+    names, ballots = _parse_csv(path, text) if path.suffix == ".csv" else _parse_preflib(path, text)
+    if not ballots:
+        raise ValueError(f"{path} has no ballots")
+    order = torch.full((len(ballots), len(names)), -1)
+    for row, (_, ballot) in enumerate(ballots):
+        if len(set(ballot)) != len(ballot):
+            raise ValueError(f"{path}: a ballot names an item twice: {', '.join(names[item] for item in ballot)}")
+        if path.suffix == ".soc" and len(ballot) != len(names):
+            raise ValueError(f"{path}: a .soc ballot must name all {len(names)} items, one names {len(ballot)}")
+        order[row, : len(ballot)] = torch.tensor(ballot)
+    counts = torch.tensor([count for count, _ in ballots])
+    known = torch.tensor([len(ballot) for _, ballot in ballots])
+    return Ballots(tuple(names), order, known, counts)
+
+
+def _parse_preflib(path: Path, text: str) -> tuple[list[str], list[tuple[int, list[int]]]]:
+    """Names and (count, ballot) of either layout; ballots count items from 0."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if any("{" in line for line in lines if not line.startswith("#")):
+        raise ValueError(f"{path} has ties; .soc and .soi files hold strict orders")
+    try:
+        if lines and lines[0].startswith("#"):
+            header = [line[1:].strip() for line in lines if line.startswith("#")]
+            named = [line.split(":", 1) for line in header if line.startswith("ALTERNATIVE NAME")]
+            names = [name.strip() for _, name in sorted(named, key=lambda pair: int(pair[0].split()[-1]))]
+            rows = [line.split(":", 1) for line in lines if not line.startswith("#")]
+        else:
+            # Older layout: the number of items, `number,name` of each, a line of totals, `count,first,second,...`.
+            size = int(lines[0])
+            names = [line.split(",", 1)[1].strip() for line in lines[1 : size + 1]]
+            rows = [line.split(",", 1) for line in lines[size + 2 :]]
+        ballots = [(int(count), [int(word) - 1 for word in ballot.split(",")]) for count, ballot in rows]
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{path} is not a PrefLib file of strict orders: {error}") from error
+    return names, _checked(path, len(names), ballots)
+
+
+def _parse_csv(path: Path, text: str) -> tuple[list[str], list[tuple[int, list[int]]]]:
+    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
+    has_counts = bool(rows) and rows[0][:1] == ["count"]
+    numbers: dict[str, int] = {}
+    ballots = []
+    for row in rows[1:] if has_counts else rows:
+        if has_counts and (not row or not row[0].isdigit()):
+            raise ValueError(f"{path}: the first column must be a count, got {row[:1]}")
+        cells = row[1:] if has_counts else row
+        ballot = [name for name in cells if name]
+        if "" in cells[: len(ballot)]:
+            raise ValueError(f"{path}: empty cells may stand at the end of a ballot only, got {cells}")
+        if ballot:
+            items = [numbers.setdefault(name, len(numbers)) for name in ballot]
+            ballots.append((int(row[0]) if has_counts else 1, items))
+    return list(numbers), _checked(path, len(numbers), ballots)
+
+
+def _checked(path: Path, size: int, ballots: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
+    for count, ballot in ballots:
+        if count < 1:
+            raise ValueError(f"{path}: a ballot's count must be at least 1, got {count}")
+        if not all(0 <= item < size for item in ballot):
+            raise ValueError(f"{path}: items are numbered 1 to {size}, a ballot has {[item + 1 for item in ballot]}")
+    return ballots
+
+
+@lru_cache(maxsize=4)
+def _read(file: str) -> Ballots:
+    return read_ballots(file)
+
+
+@lru_cache(maxsize=4)
+def _split(file: str, test_share: float) -> tuple[Tensor, Tensor]:
+    ballots = _read(file)
+    voters = torch.arange(len(ballots.counts)).repeat_interleave(ballots.counts)
+    if test_share == 0:
+        return voters, voters
+    shuffled = voters[torch.randperm(len(voters), generator=generator_of(0, 0, "held-out voters"))]
+    held_out = max(1, round(test_share * len(voters)))
+    if held_out == len(voters):
+        raise ValueError(f"{file} has {len(voters)} voters, too few to hold out a share of {test_share}: use 0")
+    return shuffled[held_out:], shuffled[:held_out]

@@ -1,0 +1,97 @@
+"""Sorting four-digit numbers that are pictures: MNIST digits side by side.
+
+Random, by (seed, step): which images make up a number, the place of equal numbers in the right order, and the number of
+items where a range is asked for. Digits are drawn by image, so their frequencies are MNIST's. Training uses MNIST's
+training images, testing its test images.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from softrank_ext import metrics
+from softrank_ext.tasks import Batch, data
+from softrank_ext.tasks.draws import generator_of, random_orders
+
+DIGITS = 4
+CNNS = {"paper": "number-cnn", "light": "light-number-cnn"}
+
+
+@dataclass(frozen=True)
+class Sorting:
+    """Lists of `num_items` four-digit images to be put in ascending order.
+
+    num_items: N, or the largest N if min_items is given: then every batch draws its own N from that range (which needs
+    a pointer head). cnn: how the network reads an image, "paper" or "light" (a tenth of the work, for CPUs). root: the
+    folder that has MNIST, see `tasks.data`.
+
+    items (B, N, 1, 28, 112) uint8; extras: labels (B, N) int64, 0 to 9999. The right order of equal labels is random.
+    """
+
+    num_items: int = 9
+    min_items: int | None = None
+    cnn: str = "paper"
+    root: str | None = None
+
+    name = "sorting"
+
+    def __post_init__(self) -> None:
+        if self.num_items < 1:
+            raise ValueError(f"num_items must be at least 1, got {self.num_items}")
+        if self.min_items is not None and not 1 <= self.min_items <= self.num_items:
+            raise ValueError(f"min_items must be from 1 to num_items = {self.num_items}, got {self.min_items}")
+        if self.cnn not in CNNS:
+            raise ValueError(f"cnn must be one of {', '.join(CNNS)}, got {self.cnn!r}")
+
+    def embedder(self) -> Mapping[str, object]:
+        return {"kind": CNNS[self.cnn]}
+
+    def max_items(self) -> int:
+        return self.num_items
+
+    def training_batch(self, seed: int, step: int, size: int) -> Batch:
+        images, labels = data.mnist(True, self.root)
+        N = self._draw_num_items(seed, step, "training")
+        digits = torch.randint(len(images), (size, N, DIGITS), generator=generator_of(seed, step, "training digits"))
+        return _batch(images, labels, digits, random_orders(size, N, generator_of(seed, step, "training ties")))
+
+    def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
+        """With a fixed N, instance i does not depend on `size`; with a range, batch k draws the N of its own."""
+        images, labels = data.mnist(False, self.root)
+        for number, start in enumerate(range(0, count, size)):
+            N = self._draw_num_items(seed, number, "test")
+            digits, ties = [], []
+            for instance in range(start, min(start + size, count)):
+                drawn = generator_of(seed, instance, "test digits")
+                digits.append(torch.randint(len(images), (N, DIGITS), generator=drawn))
+                ties.append(random_orders(1, N, generator_of(seed, instance, "test ties")))
+            yield _batch(images, labels, torch.stack(digits), torch.cat(ties))
+
+    def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
+        labels = batch.extras["labels"]
+        return {
+            "kendall_tau": metrics.kendall_tau(order, batch.order),
+            "accuracy": metrics.accuracy(order, batch.order),
+            "correctness": metrics.correctness(order, batch.order),
+            "tie_aware_accuracy": metrics.tie_aware_accuracy(order, batch.order, labels),
+            "tie_aware_correctness": metrics.tie_aware_correctness(order, batch.order, labels),
+            "kendall_tau_of_ranks": metrics.kendall_tau_of_ranks(order, batch.order),
+        }
+
+    def _draw_num_items(self, seed: int, step: int, part: str) -> int:
+        if self.min_items is None:
+            return self.num_items
+        generator = generator_of(seed, step, f"{part} number of items")
+        return int(torch.randint(self.min_items, self.num_items + 1, (), generator=generator))
+
+
+def _batch(images: Tensor, labels: Tensor, digits: Tensor, ties: Tensor) -> Batch:
+    """digits: (B, N, 4) int64, rows of images. ties: (B, N) int64, distinct in a row: equal numbers ascend by it."""
+    B, N, _ = digits.shape
+    items = images[digits.flatten()].reshape(B, N, DIGITS, 28, 28).transpose(2, 3)  # (B, N, 28, 4, 28)
+    powers = torch.tensor([1000, 100, 10, 1])
+    numbers = (labels[digits] * powers).sum(2)  # (B, N)
+    order = (numbers * N + ties).argsort(1)
+    return Batch(items.reshape(B, N, 1, 28, DIGITS * 28), order, extras={"labels": numbers})

@@ -1,0 +1,172 @@
+"""TSPLIB files: instances, their tours, and distances by TSPLIB's own rules, rounding included.
+
+EUC_2D rounds to the nearest integer, ATT rounds up a scaled distance, GEO measures on a sphere, EXPLICIT gives a table.
+An optimum under these rules need not be one under plain Euclidean lengths.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softrank_ext.metrics import matrix_tour_length
+from softrank_ext.permutations import check_order
+from softrank_ext.tasks import Batch
+
+EDGE_WEIGHT_TYPES = ("EUC_2D", "ATT", "GEO", "EXPLICIT")
+EDGE_WEIGHT_FORMATS = ("FULL_MATRIX", "UPPER_ROW", "LOWER_ROW", "UPPER_DIAG_ROW", "LOWER_DIAG_ROW")
+
+
+@dataclass(frozen=True, eq=False)
+class TSPLIBInstance:
+    """distances: (N, N) int64. points: (N, 2) float64 as in the file, or None if it gives a table alone."""
+
+    name: str
+    edge_weight_type: str
+    distances: Tensor
+    points: Tensor | None
+
+
+def read_tsplib(path: str | Path) -> TSPLIBInstance:
+    """Read a .tsp file (symmetric, of one of EDGE_WEIGHT_TYPES)."""
+    fields, sections = _parse(path)
+    kind = fields.get("EDGE_WEIGHT_TYPE", "")
+    if kind not in EDGE_WEIGHT_TYPES:
+        raise ValueError(f"{path}: EDGE_WEIGHT_TYPE must be one of {', '.join(EDGE_WEIGHT_TYPES)}, got {kind!r}")
+    N = _dimension(path, fields)
+    points = None
+    for section in ("NODE_COORD_SECTION", "DISPLAY_DATA_SECTION"):
+        if section in sections and points is None:
+            numbers = np.array(sections[section], np.float64)
+            if len(numbers) != 3 * N:
+                raise ValueError(f"{path}: {section} must have {N} lines of three numbers, got {len(numbers)} numbers")
+            lines = numbers.reshape(N, 3)
+            points = lines[lines[:, 0].argsort(), 1:]
+    if kind == "EXPLICIT":
+        distances = _table(path, fields.get("EDGE_WEIGHT_FORMAT", ""), sections.get("EDGE_WEIGHT_SECTION", []), N)
+    elif "NODE_COORD_SECTION" not in sections or points is None:
+        raise ValueError(f"{path}: NODE_COORD_SECTION is missing")
+    else:
+        distances = {"EUC_2D": _euclidean, "ATT": _pseudo_euclidean, "GEO": _geographical}[kind](points)
+    return TSPLIBInstance(
+        fields.get("NAME", Path(path).stem),
+        kind,
+        torch.from_numpy(distances.astype(np.int64)),
+        None if points is None else torch.from_numpy(points.copy()),
+    )
+
+
+def read_tsplib_tour(path: str | Path) -> Tensor:
+    """Read a .tour file: an order (N,) int64, nodes counted from 0."""
+    fields, sections = _parse(path)
+    if "TOUR_SECTION" not in sections:
+        raise ValueError(f"{path}: TOUR_SECTION is missing")
+    nodes = [int(word) for word in sections["TOUR_SECTION"]]
+    order = torch.tensor(nodes[: nodes.index(-1)] if -1 in nodes else nodes) - 1
+    if "DIMENSION" in fields and len(order) != _dimension(path, fields):
+        raise ValueError(f"{path}: DIMENSION is {fields['DIMENSION']}, got {len(order)} nodes")
+    check_order(order, f"tour of {path}")
+    return order
+
+
+def tsplib_batch(instance: TSPLIBInstance, best_order: Tensor) -> Batch:
+    """One instance with its best tour (N,) as a batch that a `TSP` task scores, by TSPLIB's distances.
+
+    items: the points, moved and scaled into the unit square with their proportions kept.
+    """
+    if instance.points is None:
+        raise ValueError(f"{instance.name} has no coordinates that a model could read")
+    points = instance.points
+    if instance.edge_weight_type == "GEO":
+        points = torch.from_numpy(_degrees(points.numpy()))
+    low = points.amin(0)
+    extent = float((points.amax(0) - low).amax())
+    scaled = ((points - low) / (extent or 1.0))[None]
+    distances, order = instance.distances[None], best_order[None]
+    extras = {"points": scaled, "distances": distances, "best_length": matrix_tour_length(distances, order).double()}
+    return Batch(scaled.float(), order, first=order[:, 0], extras=extras)
+
+
+def _parse(path: str | Path) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Fields `KEY : value` and sections of blank-separated words."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing")
+    fields: dict[str, str] = {}
+    sections: dict[str, list[str]] = {}
+    words: list[str] | None = None
+    for line in path.read_text().splitlines():
+        stripped = line.strip()
+        if stripped == "EOF":
+            break
+        if stripped.endswith("_SECTION"):
+            words = sections.setdefault(stripped, [])
+        elif ":" in stripped:
+            key, value = stripped.split(":", 1)
+            fields[key.strip()] = value.strip()
+        elif words is not None:
+            words.extend(stripped.split())
+        elif stripped:
+            raise ValueError(f"{path} is not a TSPLIB file: a line before the first section is {stripped!r}")
+    return fields, sections
+
+
+def _dimension(path: str | Path, fields: dict[str, str]) -> int:
+    value = fields.get("DIMENSION", "")
+    if not value.isdigit() or int(value) < 1:
+        raise ValueError(f"{path}: DIMENSION must be a positive integer, got {value!r}")
+    return int(value)
+
+
+def _table(path: str | Path, form: str, words: list[str], N: int) -> np.ndarray:
+    if form not in EDGE_WEIGHT_FORMATS:
+        raise ValueError(f"{path}: EDGE_WEIGHT_FORMAT must be one of {', '.join(EDGE_WEIGHT_FORMATS)}, got {form!r}")
+    rows, columns = {
+        "FULL_MATRIX": lambda: (a.flatten() for a in np.indices((N, N))),
+        "UPPER_ROW": lambda: np.triu_indices(N, 1),
+        "LOWER_ROW": lambda: np.tril_indices(N, -1),
+        "UPPER_DIAG_ROW": lambda: np.triu_indices(N),
+        "LOWER_DIAG_ROW": lambda: np.tril_indices(N),
+    }[form]()
+    if len(words) != len(rows):
+        raise ValueError(f"{path}: {form} of {N} nodes must have {len(rows)} numbers, got {len(words)}")
+    table = np.zeros((N, N), np.int64)
+    table[rows, columns] = [int(word) for word in words]
+    if form != "FULL_MATRIX":
+        table[columns, rows] = table[rows, columns]
+    elif not np.array_equal(table, table.T):
+        raise ValueError(f"{path}: the table must be symmetric")
+    return table
+
+
+def _differences(points: np.ndarray) -> np.ndarray:
+    return points[:, None] - points[None]  # (N, N, 2)
+
+
+def _euclidean(points: np.ndarray) -> np.ndarray:
+    return np.floor(np.sqrt((_differences(points) ** 2).sum(2)) + 0.5)
+
+
+def _pseudo_euclidean(points: np.ndarray) -> np.ndarray:
+    distances = np.sqrt((_differences(points) ** 2).sum(2) / 10)
+    nearest = np.floor(distances + 0.5)
+    return np.where(nearest < distances, nearest + 1, nearest)
+
+
+def _degrees(points: np.ndarray) -> np.ndarray:
+    """Degrees from DDD.MM, degrees and minutes."""
+    whole = np.trunc(points)
+    return whole + 5 * (points - whole) / 3
+
+
+def _geographical(points: np.ndarray) -> np.ndarray:
+    radians = 3.141592 * _degrees(points) / 180  # TSPLIB's pi: the published optima rest on it
+    latitude, longitude = radians.T
+    q1 = np.cos(longitude[:, None] - longitude)
+    q2 = np.cos(latitude[:, None] - latitude)
+    q3 = np.cos(latitude[:, None] + latitude)
+    distances = np.floor(6378.388 * np.arccos((0.5 * ((1 + q1) * q2 - (1 - q1) * q3)).clip(-1, 1)) + 1)
+    np.fill_diagonal(distances, 0)
+    return distances
