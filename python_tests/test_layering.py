@@ -34,7 +34,11 @@ ALLOWED: dict[str, set[str] | None] = {
         "ops", "bridge", "model", "noise", "constraints", "permutations", "sampler", "tasks", "metrics", "checkpoint",
         "baselines",
     },
-    "train": {"bridge", "model", "tasks", "metrics", "checkpoint", "noise", "ops", "permutations", "sampler"},
+    "evaluate": {"model", "sampler", "tasks", "_libraries"},
+    "train": {
+        "bridge", "model", "tasks", "metrics", "checkpoint", "noise", "ops", "permutations", "evaluate", "_libraries",
+    },
+    "item_files": {"sampler", "tasks"},
     "plots": {"permutations"},
 }  # fmt: skip
 # Allowed inside a function only: methods of the model that hand over to `checkpoint`, which needs the model first.

@@ -1,0 +1,158 @@
+"""Evaluation: sample orders of held-out instances by the whole reverse process, score them, average.
+
+Instance i always gets the sample numbers i * best_of and on, so a result does not depend on the batch size or on how
+many processes share the work.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from softrank_ext._libraries import build_info
+from softrank_ext.model import SoftRankModel
+from softrank_ext.sampler import Samples, sample
+from softrank_ext.tasks import Batch, Task
+
+Row = dict[str, object]
+
+
+def evaluate(
+    model: SoftRankModel,
+    task: Task,
+    *,
+    count: int = 1000,
+    batch_size: int = 64,
+    steps: int = 5,
+    noise_scale: float = 0.5,
+    reference: str = "uniform",
+    decode: str = "greedy",
+    temperature: float = 1.0,
+    best_of: int = 1,
+    best_by: str | None = None,
+    seed: int = 0,
+) -> Row:
+    """One row of a table: the settings, the mean of each of the task's metrics, and its standard error.
+
+    count: held-out instances, in batches of batch_size. steps, noise_scale, reference, decode, temperature: as in
+    `sample`. best_of: draws per instance, of which the one with the lowest metric `best_by` counts. seed: of the
+    instances and of the draws. Under torchrun, processes share the batches and all get the same row.
+
+    Returns the settings by name, "instances", "seconds" and "metrics": name -> {"mean", "standard_error"}.
+    """
+    for name, value in (("count", count), ("batch_size", batch_size), ("best_of", best_of)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    if best_of > 1 and best_by is None:
+        raise ValueError(f"best_by must name the metric that the best of {best_of} draws has the lowest of, got None")
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    device = next(model.parameters()).device
+    scores: dict[str, list[Tensor]] = {}
+    first_instance = 0
+    started = time.perf_counter()
+    for index, batch in enumerate(task.test_batches(count, batch_size, seed)):
+        if index % world == rank:
+            pinned: dict[str, Any] = {} if batch.first is None else {"first": batch.first.to(device)}
+            samples = sample(
+                model,
+                batch.items.to(device),
+                mask=None if batch.mask is None else batch.mask.to(device),
+                **pinned,
+                num_samples=best_of,
+                steps=steps,
+                noise_scale=noise_scale,
+                reference=reference,
+                decode=decode,
+                temperature=temperature,
+                seed=seed,
+                first_sample=first_instance * best_of,
+            )
+            for name, numbers in _score(task, batch, samples, best_by).items():
+                scores.setdefault(name, []).append(numbers)
+        first_instance += len(batch.order)
+    totals = _totals(scores, world)
+    return {
+        "steps": steps,
+        "noise_scale": noise_scale,
+        "reference": reference,
+        "decode": decode,
+        "temperature": temperature,
+        "best_of": best_of,
+        "best_by": best_by,
+        "seed": seed,
+        "instances": first_instance,
+        "seconds": time.perf_counter() - started,
+        "metrics": {name: _mean_and_error(*total) for name, total in totals.items()},
+    }
+
+
+def _score(task: Task, batch: Batch, samples: Samples, best_by: str | None) -> dict[str, Tensor]:
+    """Metrics (B,) of each instance's draw, or of its best one."""
+    orders = samples.order.cpu()  # (B, best_of, N)
+    each = [task.score(batch, order) for order in orders.unbind(1)]
+    if best_by is not None and best_by not in each[0]:
+        raise ValueError(f"best_by must be one of the task's metrics {', '.join(each[0])}, got {best_by!r}")
+    if best_by is None:
+        return each[0]
+    best = torch.stack([torch.as_tensor(scores[best_by]) for scores in each]).argmin(0)  # (B,)
+    rows = torch.arange(len(best))
+    return {name: torch.stack([torch.as_tensor(scores[name]) for scores in each])[best, rows] for name in each[0]}
+
+
+def _totals(scores: Mapping[str, Sequence[Tensor]], world: int) -> dict[str, tuple[float, float, int]]:
+    """Sum, sum of squares and number of each metric's values, over all processes."""
+    own = {}
+    for name, parts in scores.items():
+        values = torch.cat([part.double().reshape(-1).cpu() for part in parts])
+        own[name] = (float(values.sum()), float(values.square().sum()), len(values))
+    if world == 1:
+        return own
+    gathered: list[dict[str, tuple[float, float, int]]] = [{} for _ in range(world)]
+    dist.all_gather_object(gathered, own)
+    totals: dict[str, tuple[float, float, int]] = {}
+    for part in gathered:
+        for name, (total, squares, number) in part.items():
+            before = totals.get(name, (0.0, 0.0, 0))
+            totals[name] = (before[0] + total, before[1] + squares, before[2] + number)
+    return totals
+
+
+def _mean_and_error(total: float, squares: float, number: int) -> dict[str, float]:
+    mean = total / number
+    variance = max(squares / number - mean**2, 0.0) * number / max(number - 1, 1)
+    return {"mean": mean, "standard_error": (variance / number) ** 0.5}
+
+
+def table_of(rows: Sequence[Row]) -> str:
+    """Rows of `evaluate` as lines of text: the settings that differ (or the steps), each metric with its error."""
+    settings = [name for name in ("steps", "noise_scale", "reference", "decode", "temperature", "best_of")
+                if name == "steps" or len({row[name] for row in rows}) > 1]  # fmt: skip
+    metrics = list(_metrics_of(rows[0]))
+    lines = [[*settings, *metrics, "instances", "seconds"]]
+    for row in rows:
+        numbers = [f"{score['mean']:.4f} ± {score['standard_error']:.4f}" for score in _metrics_of(row).values()]
+        lines.append([*(str(row[name]) for name in settings), *numbers, str(row["instances"]), f"{row['seconds']:.1f}"])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _metrics_of(row: Row) -> dict[str, dict[str, float]]:
+    metrics = row["metrics"]
+    assert isinstance(metrics, dict)
+    return metrics
+
+
+def record_of(rows: Sequence[Row], *, command: str, checkpoint: str, checkpoint_hash: str) -> dict[str, object]:
+    """What is written as JSON beside a table: where the numbers come from, and the rows."""
+    return {
+        "command": command,
+        "checkpoint": checkpoint,
+        "sha256": checkpoint_hash,
+        "versions": build_info(),
+        "rows": list(rows),
+    }
