@@ -268,10 +268,10 @@ def test_temperature_divides_the_scores(make_model, head, compiled, cache):
 
 def test_packed_weights_are_shared_between_calls(make_model):
     model, items = make_model("pointer"), torch.randn(3, 6, 2)
-    shared = model.decoder_weights()
+    shared = model.packed_weights()
     wanted = model.decode(items, 0.4)
     for _ in range(2):
-        assert torch.equal(model.decode(items, 0.4, decoder_weights=shared)[1], wanted[1])
+        assert torch.equal(model.decode(items, 0.4, packed_weights=shared)[1], wanted[1])
 
 
 def test_no_rows(make_model):
@@ -440,3 +440,60 @@ def test_bad_drafts(make_model):
         model.decode(items, 0.6, draft=torch.tensor([[1, 2, 0]]))
     with pytest.raises(ValueError, match="draft must hold each of 0 to 3 once per row"):
         model.decode(items, 0.6, draft=torch.tensor([[1, 3, 2, 1]]))
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("B", "N"), [(0, 3), (3, 1), (5, 9), (2, 64), (3, 65), (2, 200)])
+def test_encode_is_the_models_encoder(make_model, B, N, dtype, norm_first):
+    torch.manual_seed(6)
+    model = make_model("pointer", dtype, norm_first=norm_first)
+    weights = model.packed_weights()
+    x = torch.randn(B, N, model.config.d_model, dtype=dtype)
+    for mask in (torch.ones(B, N, dtype=torch.bool), torch.rand(B, N) < 0.7):
+        x_padded = x.masked_fill(~mask[..., None], torch.nan)
+        attended = (mask | ~mask.any(1, keepdim=True))[:, None, None]
+        wanted = x.masked_fill(~mask[..., None], 0.0)
+        for layer in model.encoder_layers:
+            wanted = layer(wanted, attended)
+        wanted = model.encoder_norm(wanted).masked_fill(~mask[..., None], 0.0).detach()
+        arguments = (weights.encoder, None, model.config.heads, norm_first, x_padded, mask)
+        for encode in (torch.ops.softrank_ext.encode, reference.encode):
+            torch.testing.assert_close(
+                encode(*arguments), wanted, atol=1e-5 if dtype == torch.float32 else 1e-12, rtol=0
+            )
+
+
+def test_encode_gives_a_row_the_same_bits_in_any_batch(make_model):
+    torch.manual_seed(8)
+    model = make_model("pointer")
+    weights = model.packed_weights()
+    x, mask = torch.randn(40, 9, model.config.d_model), torch.rand(40, 9) < 0.8
+
+    def encode(rows: slice) -> torch.Tensor:
+        return ops.encode(
+            weights.encoder, packed=weights.packed_encoder, heads=model.config.heads, norm_first=True, x=x[rows],
+            mask=mask[rows],
+        )  # fmt: skip
+
+    together = encode(slice(None))
+    if ops.pack_encoder(weights.encoder).numel() == 0:
+        pytest.skip("the plain-torch reference rounds by batch size")
+    for row in range(0, 40, 7):
+        assert torch.equal(encode(slice(row, row + 1)), together[row : row + 1])
+    assert torch.equal(torch.cat((encode(slice(0, 13)), encode(slice(13, 40)))), together)
+
+
+def test_encode_opcheck_and_errors(make_model):
+    model = make_model("pointer")
+    weights = model.packed_weights().encoder
+    x, mask = torch.randn(2, 5, model.config.d_model), torch.ones(2, 5, dtype=torch.bool)
+    torch.library.opcheck(torch.ops.softrank_ext.encode, (weights, None, model.config.heads, True, x, mask))
+    torch.library.opcheck(torch.ops.softrank_ext.pack_encoder, (weights,))
+    options = {"heads": model.config.heads, "norm_first": True, "x": x, "mask": mask}
+    with pytest.raises(ValueError, match="weights must be 12 tensors per layer and 2 of the final norm, got 3"):
+        ops.encode(weights[:3], **options)
+    with pytest.raises(ValueError, match=r"x must be a \(B, N, D\) tensor of float32 or float64, got \(2, 5\)"):
+        ops.encode(weights, **{**options, "x": x[..., 0]})
+    with pytest.raises(ValueError, match="mask must be a bool tensor of the shape of x's slots"):
+        ops.encode(weights, **{**options, "mask": mask[:1]})

@@ -11,6 +11,7 @@ depend on the picks so far. `gpl` and `pl` use the encoder alone: scores per pla
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -148,8 +149,13 @@ def make_embedder(d_model: int, embedder: Mapping[str, object]) -> nn.Module:
 
 def sine_cosine(length: int, d_model: int, like: Tensor) -> Tensor:
     """Position table (length, D): sine on even channels, cosine on odd ones, base 10000; dtype and device of `like`."""
-    exponent = torch.arange(0, d_model, 2, device=like.device, dtype=like.dtype) / d_model
-    positions = torch.arange(length, device=like.device, dtype=like.dtype)
+    return _sine_cosine(length, d_model, like.dtype, like.device)
+
+
+@lru_cache(maxsize=64)
+def _sine_cosine(length: int, d_model: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    exponent = torch.arange(0, d_model, 2, device=device, dtype=dtype) / d_model
+    positions = torch.arange(length, device=device, dtype=dtype)
     angle = positions[:, None] * _MAXIMAL_PERIOD**-exponent  # (length, D / 2)
     return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)  # (length, D)
 
@@ -195,7 +201,10 @@ def _initialize(layer: nn.Module) -> None:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each added to its input."""
+    """Self-attention and feed-forward, each added to its input.
+
+    Its parameters, in the order they are made here, are those of `reference.EncoderLayerWeights`.
+    """
 
     def __init__(self, d_model: int, feed_forward: int, heads: int, dropout: float, norm_first: bool) -> None:
         super().__init__()
@@ -315,11 +324,13 @@ class LogProb(NamedTuple):
     total: Tensor
 
 
-class DecoderWeights(NamedTuple):
-    """What `ops.decode_order` wants of a model's decoder: its tensors, and their packing for the kernel."""
+class PackedWeights(NamedTuple):
+    """What `ops.encode` and `ops.decode_order` want of a model: its tensors, and their packing for the kernels."""
 
-    weights: list[Tensor]
-    packed: Tensor
+    encoder: list[Tensor]
+    packed_encoder: Tensor
+    decoder: list[Tensor]
+    packed_decoder: Tensor
 
 
 class DecoderInputs(NamedTuple):
@@ -388,8 +399,11 @@ class SoftRankModel(nn.Module):
 
     def encode(self, embedded: Tensor, t: float | Tensor, mask: Tensor | None = None) -> Tensor:
         """Encoder output `memory` (B, N, D), 0 at padded slots. embedded: (B, N, D), slot by slot."""
+        return self._encode(embedded, self._time(t, embedded), mask)
+
+    def _encode(self, embedded: Tensor, time: Tensor, mask: Tensor | None) -> Tensor:
         positions = sine_cosine(embedded.shape[1], embedded.shape[2], embedded)[self._positions(embedded, mask)]
-        x = self._drop(embedded + positions) + self._time(t, embedded)
+        x = self._drop(embedded + positions) + time
         attended = _attended(mask)
         for layer in self.encoder_layers:
             x = layer(x, attended)
@@ -456,7 +470,7 @@ class SoftRankModel(nn.Module):
         compiled: bool = True,
         cache: bool = True,
         is_embedded: bool = False,
-        decoder_weights: DecoderWeights | None = None,
+        packed_weights: PackedWeights | None = None,
     ) -> ops.DecodedOrder:
         """Choose an order place by place: order (B, N) int64 over slots, real ones first, log_probs (B, N), and work.
 
@@ -464,7 +478,7 @@ class SoftRankModel(nn.Module):
         number each place's inverse CDF is read at; None for greedy. temperature: divides the scores. forced_order:
         (B, N) int64, scored instead of choosing, or only its first forced_places. draft: (B, N) int64, a guess of the
         order that saves time where it is right and changes nothing else. compiled=False runs plain torch, cache=False
-        plain torch without caches. decoder_weights: `self.decoder_weights()`, to share it between calls. Work and more
+        plain torch without caches. packed_weights: `self.packed_weights()`, to share it between calls. Work and more
         on the arguments: `ops.decode_order`. No gradient is recorded.
         """
         embedded = self._embedded(items, mask, is_embedded)
@@ -480,7 +494,7 @@ class SoftRankModel(nn.Module):
             check_slots(draft, mask, "draft")
         return self.decode_embedded(
             embedded, t, mask, uniform=uniform, temperature=temperature, forced_order=forced_order,
-            forced_places=forced_places, draft=draft, compiled=compiled, cache=cache, decoder_weights=decoder_weights,
+            forced_places=forced_places, draft=draft, compiled=compiled, cache=cache, packed_weights=packed_weights,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -497,7 +511,7 @@ class SoftRankModel(nn.Module):
         draft: Tensor | None = None,
         compiled: bool = True,
         cache: bool = True,
-        decoder_weights: DecoderWeights | None = None,
+        packed_weights: PackedWeights | None = None,
     ) -> ops.DecodedOrder:
         """`decode` for embedded items (B, N, D) with padding zeroed, without a look at the data: for use in a loop."""
         B, N, _ = embedded.shape
@@ -509,7 +523,9 @@ class SoftRankModel(nn.Module):
             one_pass = torch.tensor([1, N], device=embedded.device).expand(B, 2)
             return ops.DecodedOrder(order, log_probs, one_pass)
 
-        inputs = self.decoder_inputs(embedded, t, mask, is_embedded=True, decoder_weights=decoder_weights)
+        inputs = self.decoder_inputs(
+            embedded, t, mask, compiled=compiled and cache, is_embedded=True, packed_weights=packed_weights
+        )
         run: Callable[..., tuple[Tensor, Tensor, Tensor]] = reference.decode_order
         if not cache:
             run = reference.decode_order_uncached
@@ -528,28 +544,41 @@ class SoftRankModel(nn.Module):
         t: float | Tensor,
         mask: Tensor | None = None,
         *,
+        compiled: bool = True,
         is_embedded: bool = False,
-        decoder_weights: DecoderWeights | None = None,
+        packed_weights: PackedWeights | None = None,
     ) -> DecoderInputs:
-        """Encode the items and make all that the decoder works from; arguments as in `decode`."""
+        """Encode the items and make all that the decoder works from, without gradients; arguments as in `decode`."""
         if self.config.head not in DECODER_HEADS:
             raise ValueError(f"a {self.config.head} head has no decoder: use {' or '.join(DECODER_HEADS)}")
         embedded = self._embedded(items, mask, is_embedded)
         B, N, D = embedded.shape
-        weights, packed = self.decoder_weights() if decoder_weights is None else decoder_weights
-        memory = self.encode(embedded, t, mask)
-        time = self._time(t, embedded)  # (B or 1, 1, D)
-        head_keys, head_bias = self.head(memory, self._positions(embedded, mask))
+        weights = self.packed_weights() if packed_weights is None else packed_weights
+        positions, time = self._positions(embedded, mask), self._time(t, embedded)  # (B or 1, N), (B or 1, 1, D)
+        every = _every(embedded, mask)
+        if compiled:
+            x = embedded + sine_cosine(N, D, embedded)[positions] + time
+            memory = torch.ops.softrank_ext.encode(
+                weights.encoder, weights.packed_encoder, self.config.heads, self.config.norm_first, x, every
+            )
+        else:
+            memory = self._encode(embedded, time, mask)
+        head_keys, head_bias = self.head(memory, positions)
         tokens, start = embedded + time, (self.start + time[:, 0]).expand(B, D)
         places = sine_cosine(N, D, embedded)
         return DecoderInputs(
-            weights, packed, memory, tokens, start, places, head_keys, head_bias, _every(embedded, mask)
+            weights.decoder, weights.packed_decoder, memory, tokens, start, places, head_keys, head_bias, every
         )
 
-    def decoder_weights(self) -> DecoderWeights:
-        """The decoder's weights, packed for the kernel as they are now; empty for a head without a decoder."""
-        weights = self._weights()
-        return DecoderWeights(weights, ops.pack_decoder(weights) if weights else torch.empty(0))
+    def packed_weights(self) -> PackedWeights:
+        """The weights of encoder and decoder, packed for the kernels as they are now; empty without a decoder."""
+        if self.config.head not in DECODER_HEADS:
+            return PackedWeights([], torch.empty(0), [], torch.empty(0))
+        encoder, decoder = (
+            [parameter.detach() for module in modules for parameter in module.parameters()]
+            for modules in ((self.encoder_layers, self.encoder_norm), (self.decoder_layers, self.decoder_norm))
+        )
+        return PackedWeights(encoder, ops.pack_encoder(encoder), decoder, ops.pack_decoder(decoder))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors into the folder: `checkpoint.save_pretrained`."""
@@ -587,12 +616,6 @@ class SoftRankModel(nn.Module):
             x = layer(x, attended)
         slots, stages = self.encoder_norm(x).chunk(2, 1)
         return stages @ slots.transpose(1, 2)  # (B, place, slot)
-
-    def _weights(self) -> list[Tensor]:
-        if self.config.head not in DECODER_HEADS:
-            return []
-        parameters = (*self.decoder_layers.parameters(), *self.decoder_norm.parameters())
-        return [parameter.detach() for parameter in parameters]
 
     def _embedded(self, items: Tensor, mask: Tensor | None, is_embedded: bool) -> Tensor:
         if not is_embedded:

@@ -28,6 +28,10 @@ _library.define(
     "decode_scores(Tensor scores, Tensor mask, Tensor? uniform, Tensor? forced_order, float temperature, "
     "int? forced_places=None) -> (Tensor order, Tensor log_probs)"
 )
+_library.define("pack_encoder(Tensor[] weights) -> Tensor")
+_library.define(
+    "encode(Tensor[] weights, Tensor? packed, int heads, bool norm_first, Tensor x, Tensor mask) -> Tensor memory"
+)
 _library.define("pack_decoder(Tensor[] weights) -> Tensor")
 _library.define("open_decoder(Tensor[] weights, Tensor? packed, int heads, Tensor memory, Tensor mask) -> Tensor cache")
 _library.define(
@@ -45,7 +49,9 @@ _default_kernels = {
     "random_normal": reference.random_normal,
     "decode_order": reference.decode_order,
     "decode_scores": reference.decode_scores,
-    "pack_decoder": reference.pack_decoder,
+    "pack_encoder": reference.pack_weights,
+    "encode": reference.encode,
+    "pack_decoder": reference.pack_weights,
     "open_decoder": reference.open_decoder,
     "advance_decoder": reference.advance_decoder,
     "cpu_capability": lambda: "plain torch",
@@ -141,6 +147,32 @@ def pick(
             raise ValueError(f"uniform must be ({scores.shape[0]},), one number per row, got {_described(uniform)}")
         uniform = uniform.to(scores.dtype)
     return torch.ops.softrank_ext.pick(scores, remaining, uniform)
+
+
+def encode(
+    weights: list[Tensor],
+    *,
+    heads: int,
+    norm_first: bool,
+    x: Tensor,
+    mask: Tensor,
+    packed: Tensor | None = None,
+) -> Tensor:
+    """Run a transformer encoder on x (B, N, D): memory (B, N, D), 0 at padding. No gradient is recorded.
+
+    Layer norms, activation and attention are as in `decode_order`. weights: per layer the tensors of
+    `reference.EncoderLayerWeights`, then weight and bias of the final norm. mask (B, N) bool: True = real slot; what
+    padded slots hold has no effect. packed: `pack_encoder(weights)`, to share the packing between calls.
+    """
+    _check_float_tensor("x", x, "(B, N, D)", 3)
+    _check_weights(weights, reference.EncoderLayerWeights._fields, heads, x, "x")
+    _check_bool_mask("mask", mask, "x's slots", x[..., 0])
+    return torch.ops.softrank_ext.encode(weights, packed, heads, norm_first, x, mask)
+
+
+def pack_encoder(weights: list[Tensor]) -> Tensor:
+    """The weights of `encode` laid out for the kernel of their device; empty where it takes them as they are."""
+    return torch.ops.softrank_ext.pack_encoder(weights)
 
 
 class DecodedOrder(NamedTuple):
@@ -317,7 +349,11 @@ def advance_decoder(
 
 def _check_decoder(weights: list[Tensor], heads: int, memory: Tensor) -> None:
     _check_float_tensor("memory", memory, "(B, N, D)", 3)
-    names = reference.DecoderLayerWeights._fields
+    _check_weights(weights, reference.DecoderLayerWeights._fields, heads, memory, "memory")
+
+
+def _check_weights(weights: list[Tensor], names: tuple[str, ...], heads: int, memory: Tensor, like: str) -> None:
+    """Weights of layers with tensors of these names must fit `memory` (B, N, D), the argument called `like`."""
     layers = (len(weights) - 2) // len(names)
     if layers < 1 or len(weights) != layers * len(names) + 2:
         raise ValueError(f"weights must be {len(names)} tensors per layer and 2 of the final norm, got {len(weights)}")
@@ -336,7 +372,7 @@ def _check_decoder(weights: list[Tensor], heads: int, memory: Tensor) -> None:
         if weight.shape != shape or weight.dtype != memory.dtype or weight.device != memory.device:
             name = f"layer {i // len(names)} {names[i % len(names)]}" if i < len(weights) - 2 else "the final norm"
             raise ValueError(
-                f"weights of {name} must be {shape} {memory.dtype} on {memory.device} to fit memory, "
+                f"weights of {name} must be {shape} {memory.dtype} on {memory.device} to fit {like}, "
                 f"got {_described(weight)} on {weight.device}"
             )
 
@@ -394,9 +430,12 @@ def _fake_decode_order(
     return order, memory.new_empty(mask.shape), order.new_empty(mask.shape[0], 2)
 
 
-@torch.library.register_fake("softrank_ext::pack_decoder")
-def _fake_pack_decoder(weights: list[Tensor]) -> Tensor:
+def _fake_pack(weights: list[Tensor]) -> Tensor:
     return weights[0].new_empty(torch.library.get_ctx().new_dynamic_size())
+
+
+torch.library.register_fake("softrank_ext::pack_encoder", _fake_pack)
+torch.library.register_fake("softrank_ext::pack_decoder", _fake_pack)
 
 
 def _save_reflect_input(ctx: Any, inputs: tuple, output: Any) -> None:
@@ -428,6 +467,14 @@ def _pick_gradient(ctx: Any, _: Any, grad_log_prob: Tensor) -> tuple[Tensor, Non
 
 
 torch.library.register_autograd("softrank_ext::pick", _pick_gradient, setup_context=_save_pick_inputs)
+
+
+@torch.library.register_fake("softrank_ext::encode")
+def _fake_encode(
+    weights: list[Tensor], packed: Tensor | None, heads: int, norm_first: bool, x: Tensor, mask: Tensor
+) -> Tensor:
+    torch._check(x.ndim == 3, lambda: f"x must be (B, N, D), got {tuple(x.shape)}")
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 @torch.library.register_fake("softrank_ext::open_decoder")

@@ -6,6 +6,7 @@ no kernel of ours. They check nothing: `ops` does that at its door. `order[place
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -221,9 +222,48 @@ class DecoderLayerWeights(NamedTuple):
     feed_out_bias: Tensor
 
 
-def pack_decoder(weights: list[Tensor]) -> Tensor:
-    """The decoder's weights as a kernel wants them laid out; plain torch takes them as they are: an empty tensor."""
+class EncoderLayerWeights(NamedTuple):
+    """The tensors of one encoder layer, in the order that `encode` takes them; shapes as in `DecoderLayerWeights`."""
+
+    self_norm_weight: Tensor
+    self_norm_bias: Tensor
+    self_qkv_weight: Tensor
+    self_qkv_bias: Tensor
+    self_out_weight: Tensor
+    self_out_bias: Tensor
+    feed_norm_weight: Tensor
+    feed_norm_bias: Tensor
+    feed_in_weight: Tensor
+    feed_in_bias: Tensor
+    feed_out_weight: Tensor
+    feed_out_bias: Tensor
+
+
+def pack_weights(weights: list[Tensor]) -> Tensor:
+    """The weights as a kernel wants them laid out; plain torch takes them as they are: an empty tensor."""
     return weights[0].new_empty(0)
+
+
+@torch.no_grad()
+def encode(
+    weights: list[Tensor], packed: Tensor | None, heads: int, norm_first: bool, x: Tensor, mask: Tensor
+) -> Tensor:
+    """Run a transformer encoder on x (B, N, D); see `ops.encode`."""
+    x, _, attended = _without_padding(x, x, mask)
+    D = x.shape[2]
+    count = len(EncoderLayerWeights._fields)
+    for i in range(0, len(weights) - 2, count):
+        layer = EncoderLayerWeights(*weights[i : i + count])
+
+        def self_attention(y: Tensor, layer: EncoderLayerWeights = layer) -> Tensor:
+            query, key, value = _query_key_value(layer, y, heads)
+            attention = F.scaled_dot_product_attention(query, key, value, attn_mask=attended)
+            return F.linear(_merge_heads(attention), layer.self_out_weight, layer.self_out_bias)
+
+        x = _add_sublayer(x, self_attention, layer.self_norm_weight, layer.self_norm_bias, norm_first)
+        x = _add_sublayer(x, partial(_feed_forward, layer), layer.feed_norm_weight, layer.feed_norm_bias, norm_first)
+    memory = F.layer_norm(x, (D,), weights[-2], weights[-1])
+    return memory if attended is None else memory.masked_fill(~mask[..., None], 0.0)
 
 
 @torch.no_grad()
@@ -480,9 +520,7 @@ def _decoder_layer(
     """
 
     def self_attention(y: Tensor) -> Tensor:
-        query, key, value = (
-            _split_heads(part, heads) for part in F.linear(y, layer.self_qkv_weight, layer.self_qkv_bias).chunk(3, -1)
-        )
+        query, key, value = _query_key_value(layer, y, heads)
         if extend is None:
             attention = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
@@ -495,20 +533,29 @@ def _decoder_layer(
         attention = F.scaled_dot_product_attention(query, *memory_key_value, attn_mask=attended)
         return F.linear(_merge_heads(attention), layer.memory_out_weight, layer.memory_out_bias)
 
-    def feed_forward(y: Tensor) -> Tensor:
-        hidden = F.relu(F.linear(y, layer.feed_in_weight, layer.feed_in_bias))
-        return F.linear(hidden, layer.feed_out_weight, layer.feed_out_bias)
+    x = _add_sublayer(x, self_attention, layer.self_norm_weight, layer.self_norm_bias, norm_first)
+    x = _add_sublayer(x, memory_attention, layer.memory_norm_weight, layer.memory_norm_bias, norm_first)
+    return _add_sublayer(x, partial(_feed_forward, layer), layer.feed_norm_weight, layer.feed_norm_bias, norm_first)
 
-    for sublayer, norm_weight, norm_bias in (
-        (self_attention, layer.self_norm_weight, layer.self_norm_bias),
-        (memory_attention, layer.memory_norm_weight, layer.memory_norm_bias),
-        (feed_forward, layer.feed_norm_weight, layer.feed_norm_bias),
-    ):
-        if norm_first:
-            x = x + sublayer(F.layer_norm(x, norm_weight.shape, norm_weight, norm_bias))
-        else:
-            x = F.layer_norm(x + sublayer(x), norm_weight.shape, norm_weight, norm_bias)
-    return x
+
+def _query_key_value(
+    layer: DecoderLayerWeights | EncoderLayerWeights, x: Tensor, heads: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    query, key, value = F.linear(x, layer.self_qkv_weight, layer.self_qkv_bias).chunk(3, -1)
+    return _split_heads(query, heads), _split_heads(key, heads), _split_heads(value, heads)
+
+
+def _feed_forward(layer: DecoderLayerWeights | EncoderLayerWeights, x: Tensor) -> Tensor:
+    hidden = F.relu(F.linear(x, layer.feed_in_weight, layer.feed_in_bias))
+    return F.linear(hidden, layer.feed_out_weight, layer.feed_out_bias)
+
+
+def _add_sublayer(
+    x: Tensor, sublayer: Callable[[Tensor], Tensor], norm_weight: Tensor, norm_bias: Tensor, norm_first: bool
+) -> Tensor:
+    if norm_first:
+        return x + sublayer(F.layer_norm(x, norm_weight.shape, norm_weight, norm_bias))
+    return F.layer_norm(x + sublayer(x), norm_weight.shape, norm_weight, norm_bias)
 
 
 def _head_scores(state: Tensor, head_keys: Tensor, head_bias: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from softrank_ext import bridge, noise, ops
-from softrank_ext.model import DECODER_HEADS, DecoderWeights, SoftRankConfig, SoftRankModel
+from softrank_ext.model import DECODER_HEADS, PackedWeights, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, chamber_margin, compose, ranks_of
 
 DECODES = ("sample", "greedy")
@@ -172,7 +172,7 @@ def sample(
     instances_at_once = max(1, rows_at_once // num_samples)
     parts = []
     with _evaluating(model), tqdm(total=B * num_samples * steps, unit="step", disable=not progress) as bar:
-        decoder_weights = model.decoder_weights()
+        packed_weights = model.packed_weights()
         for begin in range(0, max(B, 1), instances_at_once):
             chunk = slice(begin, begin + instances_at_once)
             chunk_mask = None if mask is None else mask[chunk]
@@ -183,7 +183,7 @@ def sample(
                 part = _reverse(
                     model, embedded[instance], None if chunk_mask is None else chunk_mask[instance],
                     None if first is None else first[begin + instance], first_sample + begin * num_samples + rows,
-                    decoder_weights, steps, noise_scale, reference, decode, temperature, seed, carry, compiled, cache,
+                    packed_weights, steps, noise_scale, reference, decode, temperature, seed, carry, compiled, cache,
                     speculative, record, bar,
                 )  # fmt: skip
                 parts.append(part)
@@ -199,7 +199,7 @@ def _reverse(
     mask: Tensor | None,
     first: Tensor | None,
     samples: Tensor,
-    decoder_weights: DecoderWeights,
+    packed_weights: PackedWeights,
     steps: int,
     noise_scale: float,
     reference: str,
@@ -247,7 +247,7 @@ def _reverse(
         slots, log_probs, step_work = model.decode_embedded(
             embedded_t, t, mask_t, uniform=uniform, temperature=temperature if decode == "sample" else 1.0,
             forced_order=forced_order, forced_places=None if first is None else 1, draft=draft, compiled=compiled,
-            cache=cache, decoder_weights=decoder_weights,
+            cache=cache, packed_weights=packed_weights,
         )  # fmt: skip
         if first is not None:
             log_probs[:, 0] = 0.0  # decreed, not drawn

@@ -1,8 +1,8 @@
 // The table of CPU kernels: one instance per instruction set, chosen once at run time.
 #pragma once
 
-#include "decoder.h"
 #include "row_kernels.h"
+#include "transformer.h"
 
 namespace softrank {
 
@@ -10,8 +10,8 @@ struct CpuKernels {
   const char* capability;
   RowKernels<float> float_rows;
   RowKernels<double> double_rows;
-  DecoderKernels<float> float_decoder;
-  DecoderKernels<double> double_decoder;
+  TransformerKernels<float> float_transformer;
+  TransformerKernels<double> double_transformer;
 };
 
 const CpuKernels& cpu_kernels();
@@ -28,14 +28,14 @@ inline const RowKernels<double>& row_kernels<double>() {
 }
 
 template <typename T>
-const DecoderKernels<T>& decoder_kernels();
+const TransformerKernels<T>& transformer_kernels();
 template <>
-inline const DecoderKernels<float>& decoder_kernels<float>() {
-  return cpu_kernels().float_decoder;
+inline const TransformerKernels<float>& transformer_kernels<float>() {
+  return cpu_kernels().float_transformer;
 }
 template <>
-inline const DecoderKernels<double>& decoder_kernels<double>() {
-  return cpu_kernels().double_decoder;
+inline const TransformerKernels<double>& transformer_kernels<double>() {
+  return cpu_kernels().double_transformer;
 }
 
 }  // namespace softrank

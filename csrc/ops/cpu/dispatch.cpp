@@ -9,12 +9,12 @@
 namespace softrank {
 namespace {
 
-#define SOFTRANK_USE_ISA(isa)          \
-  do {                                 \
-    kernels.capability = #isa;         \
-    isa::add_row_kernels(kernels);     \
-    isa::add_random_kernels(kernels);  \
-    isa::add_decoder_kernels(kernels); \
+#define SOFTRANK_USE_ISA(isa)              \
+  do {                                     \
+    kernels.capability = #isa;             \
+    isa::add_row_kernels(kernels);         \
+    isa::add_random_kernels(kernels);      \
+    isa::add_transformer_kernels(kernels); \
   } while (0)
 
 CpuKernels choose_kernels() {

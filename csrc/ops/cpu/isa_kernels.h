@@ -5,11 +5,11 @@ namespace softrank {
 
 struct CpuKernels;
 
-#define SOFTRANK_DECLARE_ISA(isa)                \
-  namespace isa {                                \
-  void add_row_kernels(CpuKernels& kernels);     \
-  void add_random_kernels(CpuKernels& kernels);  \
-  void add_decoder_kernels(CpuKernels& kernels); \
+#define SOFTRANK_DECLARE_ISA(isa)                    \
+  namespace isa {                                    \
+  void add_row_kernels(CpuKernels& kernels);         \
+  void add_random_kernels(CpuKernels& kernels);      \
+  void add_transformer_kernels(CpuKernels& kernels); \
   }
 SOFTRANK_DECLARE_ISA(baseline)
 SOFTRANK_DECLARE_ISA(avx2)

@@ -1,4 +1,4 @@
-// The cached decoder on raw pointers: shapes, how weights and caches are laid out, and the work of one tile of rows.
+// The transformer on raw pointers: shapes, how weights and caches are laid out, and the work of one tile of rows.
 //
 // A tile is a group of batch rows that one thread takes through all places, so that nothing waits for other threads and
 // the tile's caches stay near the core. Rows are independent: a row's numbers do not depend on the tile that it is in.
@@ -19,15 +19,15 @@ constexpr int64_t padded(int64_t n) {
   return (n + panel_width<T> - 1) / panel_width<T> * panel_width<T>;
 }
 
-struct DecoderShape {
+struct TransformerShape {
   int64_t layers, model_width, feed_width, heads, slots;
   bool norm_first;
 
   int64_t head_width() const { return model_width / heads; }
 };
 
-// Weights of a decoder layer as `decode_order` lists them.
-constexpr int64_t tensors_per_layer = 20;
+// Weights of a layer as `decode_order` and `encode` list them.
+constexpr int64_t tensors_per_decoder_layer = 20, tensors_per_encoder_layer = 12;
 
 // A matrix (outputs x inputs) packed in panels of panel_width outputs, input by input, followed by its bias,
 // zero-padded.
@@ -38,11 +38,11 @@ constexpr int64_t packed_matrix_numbers(int64_t outputs, int64_t inputs) {
 
 // Where the parts of a layer stand in its packed weights, in numbers from the layer's start.
 template <typename T>
-struct LayerLayout {
+struct DecoderLayout {
   int64_t self_norm, self_qkv, self_out, memory_norm, memory_query, memory_key_value, memory_out, feed_norm, feed_in,
       feed_out, size;
 
-  explicit LayerLayout(const DecoderShape& shape) {
+  explicit DecoderLayout(const TransformerShape& shape) {
     const int64_t width = shape.model_width, feed = shape.feed_width;
     int64_t at = 0;
     const auto take = [&at](int64_t numbers) {
@@ -65,8 +65,30 @@ struct LayerLayout {
 };
 
 template <typename T>
-int64_t packed_decoder_numbers(const DecoderShape& shape) {
-  return shape.layers * LayerLayout<T>(shape).size + padded<T>(2 * shape.model_width);
+int64_t packed_decoder_numbers(const TransformerShape& shape) {
+  return shape.layers * DecoderLayout<T>(shape).size + padded<T>(2 * shape.model_width);
+}
+
+// The same for an encoder layer, which has no memory to attend to.
+template <typename T>
+struct EncoderLayout {
+  int64_t self_norm, self_qkv, self_out, feed_norm, feed_in, feed_out, size;
+
+  explicit EncoderLayout(const TransformerShape& shape) {
+    const int64_t width = shape.model_width, feed = shape.feed_width;
+    self_norm = 0;
+    self_qkv = self_norm + padded<T>(2 * width);
+    self_out = self_qkv + padded<T>(packed_matrix_numbers<T>(3 * width, width));
+    feed_norm = self_out + padded<T>(packed_matrix_numbers<T>(width, width));
+    feed_in = feed_norm + padded<T>(2 * width);
+    feed_out = feed_in + padded<T>(packed_matrix_numbers<T>(feed, width));
+    size = feed_out + padded<T>(packed_matrix_numbers<T>(width, feed));
+  }
+};
+
+template <typename T>
+int64_t packed_encoder_numbers(const TransformerShape& shape) {
+  return shape.layers * EncoderLayout<T>(shape).size + padded<T>(2 * shape.model_width);
 }
 
 // The caches of one row: per layer keys and values of the prefix, then keys and values of the memory. Keys are
@@ -75,7 +97,7 @@ template <typename T>
 struct CacheLayout {
   int64_t keys, values, layer, row;
 
-  explicit CacheLayout(const DecoderShape& shape) {
+  explicit CacheLayout(const TransformerShape& shape) {
     keys = shape.heads * shape.head_width() * padded<T>(shape.slots);
     values = shape.heads * shape.slots * padded<T>(shape.head_width());
     layer = 2 * (keys + values);
@@ -127,18 +149,23 @@ constexpr int64_t most_tokens = 64;
 constexpr int64_t first_block = 16;
 
 template <typename T>
-struct DecoderKernels {
-  // Lay out the weights of the list for the other functions; `packed` has packed_decoder_numbers.
-  void (*pack)(const DecoderShape& shape, const T* const* weights, T* packed);
-  // Numbers of scratch that one thread needs.
-  int64_t (*scratch_numbers)(const DecoderShape& shape);
+struct TransformerKernels {
+  // Lay out the weights of the list for the other functions; `packed` has packed_..._numbers.
+  void (*pack_decoder)(const TransformerShape& shape, const T* const* weights, T* packed);
+  void (*pack_encoder)(const TransformerShape& shape, const T* const* weights, T* packed);
+  // Encode `rows` rows: x and memory are (rows, N, D), 0 at padding. `scratch` has encoder_scratch_numbers.
+  void (*encode_rows)(const TransformerShape& shape, const T* packed, int64_t rows, const T* x, const bool* mask,
+                      T* memory, T* scratch);
+  int64_t (*encoder_scratch_numbers)(const TransformerShape& shape);
+  // Numbers of scratch that one thread needs for the functions below.
+  int64_t (*scratch_numbers)(const TransformerShape& shape);
   // Decode a tile; `cache` has room for most_tile_rows rows. Returns the first failure.
-  PickFailure (*decode_tile)(const DecoderShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache,
+  PickFailure (*decode_tile)(const TransformerShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache,
                              T* scratch);
   // Fill the memory part of the caches of `rows` rows.
-  void (*open_tile)(const DecoderShape& shape, const T* packed, int64_t rows, const T* memory, const bool* mask,
+  void (*open_tile)(const TransformerShape& shape, const T* packed, int64_t rows, const T* memory, const bool* mask,
                     T* cache, T* scratch);
-  void (*advance_tile)(const DecoderShape& shape, const T* packed, const AdvanceTile<T>& tile, T* scratch);
+  void (*advance_tile)(const TransformerShape& shape, const T* packed, const AdvanceTile<T>& tile, T* scratch);
 };
 
 }  // namespace softrank

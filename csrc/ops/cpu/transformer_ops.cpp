@@ -1,4 +1,4 @@
-// The decoder ops on CPU tensors: tiles of rows in parallel.
+// The encoder and decoder ops on CPU tensors: rows, or tiles of them, in parallel.
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -12,32 +12,85 @@
 namespace softrank {
 namespace {
 
-DecoderShape shape_of(const std::vector<Tensor>& weights, int64_t heads, bool norm_first, int64_t slots) {
-  STD_TORCH_CHECK(weights.size() > 2 && (weights.size() - 2) % tensors_per_layer == 0, "weights must be ",
-                  tensors_per_layer, " tensors per layer and 2 of the final norm, got ", weights.size());
-  return {int64_t(weights.size() - 2) / tensors_per_layer,
+TransformerShape shape_of(const std::vector<Tensor>& weights, int64_t per_layer, int64_t heads, bool norm_first,
+                          int64_t slots) {
+  STD_TORCH_CHECK(weights.size() > 2 && (weights.size() - 2) % per_layer == 0, "weights must be ", per_layer,
+                  " tensors per layer and 2 of the final norm, got ", weights.size());
+  // The last weight and bias of a layer are those of feed_out, before them stands feed_in's bias.
+  return {int64_t(weights.size() - 2) / per_layer,
           weights[0].size(0),
-          weights[17].size(0),
+          weights[per_layer - 3].size(0),
           heads,
           slots,
           norm_first};
 }
 
+TransformerShape decoder_shape(const std::vector<Tensor>& weights, int64_t heads, bool norm_first, int64_t slots) {
+  return shape_of(weights, tensors_per_decoder_layer, heads, norm_first, slots);
+}
+
+TransformerShape encoder_shape(const std::vector<Tensor>& weights, int64_t heads, bool norm_first, int64_t slots) {
+  return shape_of(weights, tensors_per_encoder_layer, heads, norm_first, slots);
+}
+
+// The weights' data, kept alive and contiguous.
+template <typename T>
+struct WeightData {
+  std::vector<Tensor> tensors;
+  std::vector<const T*> data;
+
+  explicit WeightData(const std::vector<Tensor>& weights) {
+    for (const Tensor& weight : weights) {
+      tensors.push_back(torch::stable::contiguous(weight));
+      data.push_back(data_of<T>(tensors.back()));
+    }
+  }
+};
+
 Tensor pack_decoder(const std::vector<Tensor>& weights) {
-  const DecoderShape shape = shape_of(weights, 1, true, 1);
+  const TransformerShape shape = decoder_shape(weights, 1, true, 1);
   return with_number_type(weights[0], "weights", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    std::vector<Tensor> contiguous;
-    std::vector<const T*> data;
-    for (const Tensor& weight : weights) {
-      contiguous.push_back(torch::stable::contiguous(weight));
-      data.push_back(data_of<T>(contiguous.back()));
-    }
     const Tensor packed =
         torch::stable::new_empty(weights[0], {packed_decoder_numbers<T>(shape)}, weights[0].scalar_type());
-    decoder_kernels<T>().pack(shape, data.data(), mutable_data_of<T>(packed));
+    transformer_kernels<T>().pack_decoder(shape, WeightData<T>(weights).data.data(), mutable_data_of<T>(packed));
     return packed;
   });
+}
+
+Tensor pack_encoder(const std::vector<Tensor>& weights) {
+  const TransformerShape shape = encoder_shape(weights, 1, true, 1);
+  return with_number_type(weights[0], "weights", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const Tensor packed =
+        torch::stable::new_empty(weights[0], {packed_encoder_numbers<T>(shape)}, weights[0].scalar_type());
+    transformer_kernels<T>().pack_encoder(shape, WeightData<T>(weights).data.data(), mutable_data_of<T>(packed));
+    return packed;
+  });
+}
+
+Tensor encode(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads, bool norm_first,
+              const Tensor& x, const Tensor& mask) {
+  const int64_t rows = x.size(0), n = x.size(1), width = x.size(2);
+  const TransformerShape shape = encoder_shape(weights, heads, norm_first, n);
+  const Tensor ready = packed ? *packed : pack_encoder(weights);
+  const Tensor x_c = torch::stable::contiguous(x), mask_c = torch::stable::contiguous(mask);
+  const Tensor memory = torch::stable::empty_like(x_c);
+  with_number_type(x, "x", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    STD_TORCH_CHECK(ready.numel() == packed_encoder_numbers<T>(shape),
+                    "packed must be what pack_encoder returned for these weights");
+    const TransformerKernels<T>& kernels = transformer_kernels<T>();
+    const int64_t scratch_numbers = kernels.encoder_scratch_numbers(shape);
+    const int64_t threads = torch::stable::get_num_threads();
+    torch::stable::parallel_for(0, rows, (rows + threads - 1) / threads, [&](int64_t begin, int64_t end) {
+      const auto scratch = std::make_unique_for_overwrite<T[]>(scratch_numbers);
+      kernels.encode_rows(shape, data_of<T>(ready), end - begin, data_of<T>(x_c) + begin * n * width,
+                          data_of<bool>(mask_c) + begin * n, mutable_data_of<T>(memory) + begin * n * width,
+                          scratch.get());
+    });
+  });
+  return memory;
 }
 
 // Tiles of nearly equal size, a multiple of the threads where rows suffice.
@@ -70,7 +123,7 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const std::vector<Tensor>& weigh
                                                 std::optional<int64_t> forced_places,
                                                 const std::optional<Tensor>& draft) {
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
-  const DecoderShape shape = shape_of(weights, heads, norm_first, n);
+  const TransformerShape shape = decoder_shape(weights, heads, norm_first, n);
   const Tensor ready = packed ? *packed : pack_decoder(weights);
   const auto contiguous = [](const Tensor& tensor) { return torch::stable::contiguous(tensor); };
   const Tensor memory_c = contiguous(memory), tokens_c = contiguous(tokens), start_c = contiguous(start);
@@ -88,7 +141,7 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const std::vector<Tensor>& weigh
     using T = std::remove_pointer_t<decltype(type)>;
     STD_TORCH_CHECK(ready.numel() == packed_decoder_numbers<T>(shape),
                     "packed must be what pack_decoder returned for these weights");
-    const DecoderKernels<T>& kernels = decoder_kernels<T>();
+    const TransformerKernels<T>& kernels = transformer_kernels<T>();
     const int64_t cache_row = CacheLayout<T>(shape).row;
     const int64_t scratch_numbers = kernels.scratch_numbers(shape);
     const Tiles tiles(rows);
@@ -141,12 +194,12 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const std::vector<Tensor>& weigh
 Tensor open_decoder(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads,
                     const Tensor& memory, const Tensor& mask) {
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
-  const DecoderShape shape = shape_of(weights, heads, true, n);
+  const TransformerShape shape = decoder_shape(weights, heads, true, n);
   const Tensor ready = packed ? *packed : pack_decoder(weights);
   const Tensor memory_c = torch::stable::contiguous(memory), mask_c = torch::stable::contiguous(mask);
   return with_number_type(memory, "memory", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const DecoderKernels<T>& kernels = decoder_kernels<T>();
+    const TransformerKernels<T>& kernels = transformer_kernels<T>();
     const int64_t cache_row = CacheLayout<T>(shape).row;
     const Tensor cache = torch::stable::new_zeros(memory, {rows, cache_row}, memory.scalar_type());
     const int64_t scratch_numbers = kernels.scratch_numbers(shape);
@@ -164,14 +217,14 @@ Tensor advance_decoder(const std::vector<Tensor>& weights, const std::optional<T
                        bool norm_first, const Tensor& cache, const Tensor& inputs, const Tensor& lengths,
                        const Tensor& mask) {
   const int64_t rows = inputs.size(0), positions = inputs.size(1), width = inputs.size(2), n = mask.size(1);
-  const DecoderShape shape = shape_of(weights, heads, norm_first, n);
+  const TransformerShape shape = decoder_shape(weights, heads, norm_first, n);
   const Tensor ready = packed ? *packed : pack_decoder(weights);
   const Tensor inputs_c = torch::stable::contiguous(inputs), lengths_c = torch::stable::contiguous(lengths);
   const Tensor mask_c = torch::stable::contiguous(mask);
   const Tensor states = torch::stable::new_zeros(inputs, {rows, positions, width}, inputs.scalar_type());
   with_number_type(inputs, "inputs", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const DecoderKernels<T>& kernels = decoder_kernels<T>();
+    const TransformerKernels<T>& kernels = transformer_kernels<T>();
     const int64_t cache_row = CacheLayout<T>(shape).row;
     STD_TORCH_CHECK(cache.is_contiguous() && cache.numel() == rows * cache_row,
                     "cache must be what open_decoder returned for this memory");
@@ -200,6 +253,8 @@ Tensor advance_decoder(const std::vector<Tensor>& weights, const std::optional<T
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CPU, m) {
+  m.impl("pack_encoder", TORCH_BOX(&pack_encoder));
+  m.impl("encode", TORCH_BOX(&encode));
   m.impl("pack_decoder", TORCH_BOX(&pack_decoder));
   m.impl("decode_order", TORCH_BOX(&decode_order));
   m.impl("open_decoder", TORCH_BOX(&open_decoder));
