@@ -7,10 +7,13 @@ import sys
 import pytest
 import torch
 
+import softrank_ext
 from softrank_ext.__main__ import draw_walk, main
 
 
-def test_info_prints_aligned_lines_and_json(capsys):
+def test_info_prints_aligned_lines_and_json(capsys, monkeypatch):
+    info_with_gaps = softrank_ext.build_info() | {"cuda_architectures": ""}
+    monkeypatch.setattr("softrank_ext.__main__.build_info", lambda: info_with_gaps)
     assert main(["info"]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = [line.split()[0] for line in lines]

@@ -46,7 +46,7 @@ def _info(options: argparse.Namespace) -> None:
         return
     width = max(map(len, info))
     for name, value in info.items():
-        print(f"{name:<{width}}  {value}")
+        print(f"{name:<{width}}  {'none' if value in (None, '') else value}")
 
 
 def _add_walk(commands: argparse._SubParsersAction) -> None:
