@@ -27,9 +27,8 @@ QUICK = TrainConfig(iterations=8, batch_size=4, learning_rate=1e-2, warmup=2, lo
 
 def tiny_model(**changes: object) -> SoftRankModel:
     torch.manual_seed(3)
-    config = SoftRankConfig(
-        d_model=16, feed_forward=24, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "linear", "features": 1}
-    )  # fmt: skip
+    embedder = {"kind": "linear", "features": 1}
+    config = SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder=embedder)
     return SoftRankModel(dataclasses.replace(config, **changes))
 
 
@@ -112,7 +111,7 @@ class TestLoss:
         torch.testing.assert_close(values, torch.tensor([0.2, 0.4, 0.6, 0.8, 1.0]))
         assert float(((counts - 1000.0) ** 2 / 1000).sum()) < 18.5  # chi-square of 4 degrees at 0.001
         continuous = seen[1][1].sort().values
-        assert 0 < float(continuous[0]) and float(continuous[-1]) <= 1
+        assert float(continuous[0]) > 0 and float(continuous[-1]) <= 1
         expected = torch.linspace(0, 1, 5000)
         assert float((continuous - expected).abs().max()) < 1.95 / math.sqrt(5000)  # Kolmogorov at 0.001
 
@@ -308,7 +307,7 @@ class TestLoop:
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
         try:
-            with pytest.raises(OSError, match="cannot write .* MB of checkpoints into .*run: File too large"):
+            with pytest.raises(OSError, match=r"cannot write .* MB of checkpoints into .*run: File too large"):
                 train(tiny_model(), NoTask(3), QUICK, tmp_path / "run", quiet=True)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -334,7 +333,7 @@ class TestLoop:
     def test_a_loss_that_is_not_a_number_ends_the_run_with_the_checkpoint_from_before(self, tmp_path):
         model = tiny_model()
         model.start.data.fill_(math.nan)
-        with pytest.raises(FloatingPointError, match="the loss is nan at iteration 2.*Try a lower learning_rate"):
+        with pytest.raises(FloatingPointError, match=r"the loss is nan at iteration 2.*Try a lower learning_rate"):
             train(model, SortNumbers(3), QUICK, tmp_path, quiet=True)
         assert checkpoint.load_training(tmp_path / "last")[1]["iteration"] == 0
 
@@ -480,7 +479,7 @@ def test_the_batch_must_divide_among_the_processes(tmp_path, monkeypatch):
 
     import softrank_ext.train as module
 
-    monkeypatch.setattr(module, "_ranks", lambda device: contextlib.nullcontext((0, 3, torch.device("cpu"))))
+    monkeypatch.setattr(module, "processes", lambda device: contextlib.nullcontext((0, 3, torch.device("cpu"))))
     with pytest.raises(ValueError, match="batch_size must be a multiple of the 3 processes, got 4"):
         train(tiny_model(), SortNumbers(3), QUICK)
 

@@ -1,85 +1,437 @@
 """Command line: `softrank COMMAND`, or `python -m softrank_ext COMMAND` outside the source tree.
 
-A command is a function that takes the parsed arguments and one that adds its parser; `main` lists the latter.
+A command is a function or a dataclass whose arguments are its options (tyro makes the parser); COMMANDS lists them by
+their words. Options may also come from a YAML file, `--config FILE`, which those on the command line override. What a
+command needs is imported when it runs, so that `info` stays quick.
 """
 
-import argparse
+import dataclasses
+import difflib
 import json
+import shlex
 import sys
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from itertools import pairwise, product
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import torch
+import tyro
 
-from softrank_ext import bridge, build_info, noise, ops
+from softrank_ext import bridge, build_info, checkpoint, noise, ops
+from softrank_ext.model import HEADS, PRESETS, TIMES, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import ranks_of
+from softrank_ext.sampler import sample
+
+if TYPE_CHECKING:
+    from softrank_ext.tasks import Task
+
+
+class TaskEntry(NamedTuple):
+    """Where a task is, the sizes of its model, and what its best model is best at."""
+
+    module: str
+    kind: str
+    preset: str
+    best_metric: str
+    best_is: str
+
+
+TASKS = {
+    "sorting": TaskEntry("softrank_ext.tasks.sorting", "Sorting", "mnist", "accuracy", "highest"),
+    "jigsaw": TaskEntry("softrank_ext.tasks.jigsaw", "Jigsaw", "jigsaw", "accuracy", "highest"),
+    "tsp": TaskEntry("softrank_ext.tasks.tsp", "TSP", "tsp", "gap", "lowest"),
+    "preferences": TaskEntry("softrank_ext.tasks.preferences", "Preferences", "mnist", "loss", "lowest"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="softrank", description="Distributions over permutations by Soft-Rank Diffusion."
-    )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add_command in (_add_info, _add_walk):
-        add_command(commands)
-    options = parser.parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command: Any = COMMANDS
+    path = ["softrank"]
+    while isinstance(command, dict):
+        command = _next_command(command, path, words.pop(0) if words else None)
     try:
-        options.run(options)
-    except (ValueError, ImportError, OSError) as error:
+        run = command(words) if path[1] in ("train", "evaluate") else command
+        chosen = tyro.cli(run, args=with_config_file(words), prog=" ".join(path))
+        if chosen is not None:
+            return chosen.run(shlex.join(["softrank", *path[1:], *words]))
+    except (ValueError, TypeError, ImportError, OSError, FloatingPointError) as error:
         print(f"softrank: error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _add_info(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("info", help="say what this build is and what it runs on")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=_info)
+def _next_command(commands: Mapping[str, Any], path: list[str], word: str | None) -> Any:
+    """The command that `word` names, added to the path; help or an error ends the program."""
+    lines = [f"  {name:<12} {_summary_of(command)}" for name, command in commands.items()]
+    usage = "\n".join((f"usage: {' '.join(path)} {{{','.join(commands)}}} ...", "", *lines))
+    if word in ("-h", "--help"):
+        print(usage)
+        raise SystemExit(0)
+    if word is None or word not in commands:
+        near = difflib.get_close_matches(word or "", commands, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        said = "a word is missing" if word is None else f"unknown word {word!r}{hint}"
+        print(f"{usage}\n\n{' '.join(path)}: error: {said}", file=sys.stderr)
+        raise SystemExit(2)
+    path.append(word)
+    return commands[word]
 
 
-def _info(options: argparse.Namespace) -> None:
+def _summary_of(command: Any) -> str:
+    if isinstance(command, dict):
+        return f"... {' | '.join(command)}"
+    return (command.__doc__ or "").splitlines()[0].rstrip(".")
+
+
+def with_config_file(words: Sequence[str]) -> list[str]:
+    """The words with the options of the YAML file that `--config FILE` names put before the other options.
+
+    A file `{learning_rate: 1e-3, model: {d_model: 64}}` stands for `--learning-rate 1e-3 --model.d-model 64`.
+    """
+    words = list(words)
+    names = [index for index, word in enumerate(words) if word.split("=")[0] == "--config"]
+    if not names:
+        return words
+    given = words[names[-1]]
+    if "=" not in given and names[-1] + 1 == len(words):
+        raise ValueError("--config needs the name of a YAML file")
+    path = Path(given.split("=", 1)[1] if "=" in given else words[names[-1] + 1])
+    import yaml
+
+    try:
+        options = yaml.safe_load(path.read_text()) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    if not isinstance(options, dict):
+        raise ValueError(f"{path} must hold options by name, got {type(options).__name__}")
+    first_option = next(index for index, word in enumerate(words) if word.startswith("-"))
+    return [*words[:first_option], *_options_of(options, ""), *words[first_option:]]
+
+
+def _options_of(options: Mapping[str, Any], prefix: str) -> list[str]:
+    words = []
+    for name, value in options.items():
+        option = f"{prefix}{str(name).replace('_', '-')}"
+        if isinstance(value, dict):
+            words += _options_of(value, f"{option}.")
+        elif isinstance(value, bool):
+            words.append(
+                f"--{option}" if value else f"--{'.'.join([*option.split('.')[:-1], 'no-' + option.split('.')[-1]])}"
+            )
+        elif isinstance(value, list):
+            words += [f"--{option}", *map(str, value)]
+        else:
+            words += [f"--{option}", str(value)]
+    return words
+
+
+# The options of a model that the task does not decide.
+ModelOptions: Any = dataclasses.make_dataclass(
+    "ModelOptions",
+    [
+        (field.name, {"head": Literal[HEADS], "time": Literal[TIMES]}.get(field.name, field.type), field.default)
+        for field in dataclasses.fields(SoftRankConfig)
+        if field.name not in ("embedder", "max_items")
+    ],
+    frozen=True,
+    namespace={"__doc__": SoftRankConfig.__doc__},
+)
+
+ConfigFile = Annotated[Path | None, tyro.conf.arg(help="YAML file of options; the command line overrides it.")]
+Model = tyro.conf.Positional[
+    Annotated[str, tyro.conf.arg(metavar="MODEL", help="Saved model: a folder, or a bundled model's name.")]
+]
+Device = Annotated[str | None, tyro.conf.arg(help="cpu, cuda or cuda:1; by default a GPU if there is one.")]
+
+
+def _task_class(name: str) -> Any:
+    return getattr(import_module(TASKS[name].module), TASKS[name].kind)
+
+
+def _train(name: str) -> Callable[[Sequence[str]], Any]:
+    """The command `train NAME`: makes the dataclass of its options."""
+
+    def make(words: Sequence[str]) -> Any:
+        from softrank_ext.train import TrainConfig
+
+        entry = TASKS[name]
+        preset = PRESETS[entry.preset]
+        model = ModelOptions(**{field.name: getattr(preset, field.name) for field in dataclasses.fields(ModelOptions)})
+        config = TrainConfig(best_metric=entry.best_metric, best_is=entry.best_is)  # type: ignore[arg-type]
+        resume = Annotated[bool, tyro.conf.arg(help="Go on with the run in the output folder.")]
+        output = Annotated[Path, tyro.conf.arg(help="Folder of the run.")]
+        start = Annotated[Path | None, tyro.conf.arg(help="Saved model whose weights to start from.")]
+        return dataclasses.make_dataclass(
+            "Train",
+            [
+                ("task", _task_class(name)),
+                ("train", Annotated[TrainConfig, tyro.conf.arg(name="")], config),
+                ("model", ModelOptions, model),
+                ("output", output, Path("runs") / name),
+                ("resume", resume, False),
+                ("start_from", start, None),
+                ("device", Device, None),
+                ("config", ConfigFile, None),
+            ],
+            namespace={"run": _run_train, "__doc__": f"Train a model on {name}."},
+        )
+
+    make.__doc__ = f"train on {name}"
+    return make
+
+
+def _run_train(options: Any, command: str) -> int:
+    from softrank_ext.train import train
+
+    torch.manual_seed(options.train.seed)
+    model = new_model(options.task, options.model)
+    if options.start_from is not None and not options.resume:
+        start = SoftRankModel.from_pretrained(model_folder(options.start_from))
+        if start.config != model.config:
+            raise ValueError(f"the model in {options.start_from} is another: it has {start.config}, not {model.config}")
+        model.load_state_dict(start.state_dict())
+    result = train(
+        model,
+        options.task,
+        options.train,
+        options.output,
+        resume=options.resume,
+        device=options.device,
+        command=command,
+    )
+    return 0 if result.is_finished else 130
+
+
+def new_model(task: "Task", options: Any) -> SoftRankModel:
+    """A model with random weights for a task: its embedder, and its number of items for a linear head."""
+    max_items = task.max_items() if options.head == "linear" else None
+    config = SoftRankConfig(**dataclasses.asdict(options), max_items=max_items, embedder=task.embedder())
+    return SoftRankModel(config)
+
+
+def model_folder(name_or_folder: str | Path) -> str | Path:
+    """The folder of a saved model: as given, or the best or last one of a run's folder."""
+    for part in ("best", "last"):
+        if (Path(name_or_folder) / part / checkpoint.CONFIG_FILE).exists():
+            return Path(name_or_folder) / part
+    return name_or_folder
+
+
+def _evaluate(name: str) -> Callable[[Sequence[str]], Any]:
+    """The command `evaluate NAME`: makes the dataclass of its options."""
+
+    def make(words: Sequence[str]) -> Any:
+        def option(kind: Any, text: str) -> Any:
+            return Annotated[kind, tyro.conf.arg(help=text)]
+
+        kind = _task_class(name)
+        folder = words[0] if words and not words[0].startswith("-") else None
+        trained_on = _task_of_run(name, folder)
+        best_by = "length" if name == "tsp" else None
+        return dataclasses.make_dataclass(
+            "Evaluate",
+            [
+                ("saved", Model),
+                ("task", kind) if trained_on is None else ("task", kind, trained_on),
+                ("count", option(int, "Held-out instances."), 1000),
+                ("batch_size", option(int, "Instances at once."), 64),
+                ("steps", option(tuple[int, ...], "Diffusion steps; a row of the table for each."), (5,)),
+                ("noise_scale", option(tuple[float, ...], "Paper eta; a row for each."), (0.5,)),
+                ("reference", option(tuple[Literal["uniform", "gaussian"], ...], "Soft ranks at time 1."), ("uniform",)),
+                ("decode", option(tuple[Literal["greedy", "sample"], ...], "How items are picked."), ("greedy",)),
+                ("temperature", option(float, "Of sampled picks."), 1.0),
+                ("best_of", option(int, "Draws per instance, the best of which counts."), 1),
+                ("best_by", option(str | None, "Metric that the best draw has the lowest of."), best_by),
+                ("seed", option(int, "Another seed, other instances and draws."), 0),
+                ("output", option(Path, "JSON file to write."), Path("evaluation.json")),
+                ("device", Device, None),
+                ("config", ConfigFile, None),
+            ],
+            namespace={"run": _run_evaluate, "__doc__": f"Evaluate a model on {name}."},
+        )  # fmt: skip
+
+    make.__doc__ = f"evaluate on {name}"
+    return make
+
+
+def _task_of_run(name: str, folder: str | None) -> Any:
+    """The task that the run of this model was trained on, if its folder tells, else None."""
+    for parent in (Path(folder), Path(folder).parent) if folder else ():
+        if (parent / "run.json").exists():
+            fields = json.loads((parent / "run.json").read_text())["task"]
+            if fields.pop("name") == name:
+                return _task_class(name)(**fields)
+    return None
+
+
+def _run_evaluate(options: Any, command: str) -> int:
+    from softrank_ext.evaluate import evaluate, record_of, table_of
+    from softrank_ext.train import describe, processes
+
+    folder = model_folder(options.saved)
+    with processes(options.device) as (rank, _, device):
+        model = SoftRankModel.from_pretrained(folder).to(device)
+        rows = []
+        for steps, noise_scale, reference, decode in product(
+            options.steps, options.noise_scale, options.reference, options.decode
+        ):
+            rows.append(
+                evaluate(
+                    model, options.task, count=options.count, batch_size=options.batch_size, steps=steps,
+                    noise_scale=noise_scale, reference=reference, decode=decode, temperature=options.temperature,
+                    best_of=options.best_of, best_by=options.best_by, seed=options.seed,
+                )
+            )  # fmt: skip
+        if rank == 0:
+            print(f"{folder} on {describe(options.task)}")
+            print(table_of(rows))
+            record = record_of(
+                rows, command=command, checkpoint=str(folder), checkpoint_hash=checkpoint.hash_of(folder)
+            )
+            options.output.write_text(json.dumps({**record, "task": describe(options.task)}, indent=2) + "\n")
+            print(f"written to {options.output}")
+    return 0
+
+
+def _sample(
+    model: Model,
+    items: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="ITEMS")]],
+    output: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUTPUT")]],
+    num_samples: int = 1,
+    steps: int = 5,
+    noise_scale: float = 0.5,
+    reference: Literal["uniform", "gaussian"] = "uniform",
+    decode: Literal["sample", "greedy"] = "sample",
+    temperature: float = 1.0,
+    first: int | None = None,
+    seed: int = 0,
+    device: Device = None,
+    config: ConfigFile = None,
+) -> None:
+    """Draw orders of the items in a file.
+
+    Args:
+        items: A .npz, .csv or .tsp file or a folder of images.
+        output: A .csv, .json or .npz file to write.
+        num_samples: Draws per instance.
+        steps: Diffusion steps.
+        noise_scale: Paper eta.
+        reference: Soft ranks at time 1.
+        decode: How items are picked.
+        temperature: Of sampled picks.
+        first: The item that stands first, for a model of tours; 0 for .tsp files.
+        seed: Another seed, other draws.
+    """
+    from softrank_ext.item_files import check_writable, read_items, write_orders
+
+    check_writable(output)
+    network = SoftRankModel.from_pretrained(model_folder(model))
+    network.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    kind = str((network.config.embedder or {}).get("kind"))
+    source = read_items(items, channels={"number-cnn": 1, "light-number-cnn": 1, "patch-cnn": 3}.get(kind))
+    first = 0 if first is None and items.suffix == ".tsp" else first
+    samples = sample(
+        network,
+        source.items,
+        mask=source.mask,
+        first=first,
+        num_samples=num_samples,
+        steps=steps,
+        noise_scale=noise_scale,
+        reference=reference,
+        decode=decode,
+        temperature=temperature,
+        seed=seed,
+        progress=sys.stderr.isatty(),
+    )
+    write_orders(output, samples, source)
+    print(f"{samples.order.shape[0] * samples.order.shape[1]} orders written to {output}")
+
+
+def _generate_tsp(
+    output: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUTPUT")]],
+    count: int = 1000,
+    num_nodes: int = 20,
+    seed: int = 0,
+    seconds: float | None = None,
+    workers: int | None = None,
+) -> None:
+    """Make a file of uniform TSP instances with near-optimal tours.
+
+    Args:
+        output: Text file to write; a killed run goes on where it stopped.
+        count: Instances.
+        num_nodes: Nodes per instance.
+        seed: Another seed, other instances.
+        seconds: Solver time per instance, by default 0.2 ms a node.
+        workers: Threads, by default one per core.
+    """
+    from softrank_ext.tasks.tsp import generate
+
+    print(generate(output, count, num_nodes, seed=seed, seconds=seconds, workers=workers))
+
+
+def _download(name: str) -> Callable[..., None]:
+    def command(root: str | None = None) -> None:
+        from softrank_ext.tasks.data import download
+
+        print(download(name, root))
+
+    command.__doc__ = f"""Download {name} through torchvision.
+
+    Args:
+        root: Folder for it; by default SOFTRANK_DATA, else ~/.cache/softrank_ext.
+    """
+    return command
+
+
+def _info(as_json: Annotated[bool, tyro.conf.arg(name="json", help="Print one JSON object.")] = False) -> None:
+    """Say what this build is and what it runs on."""
     info = build_info()
-    if options.json:
+    if as_json:
         print(json.dumps(info))
         return
     width = max(map(len, info))
     for name, value in info.items():
-        print(f"{name:<{width}}  {'none' if value in (None, '') else value}")
+        print(f"{name:<{width}}  {'none' if value == '' else value}")
 
 
-def _add_walk(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("walk", help="draw items walking from a clean order to noise along the bridge")
-    parser.add_argument("--output", type=Path, default=Path("walk.png"), help="picture to write (default: %(default)s)")
-    parser.add_argument("--items", type=int, default=8, help="number of items (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=200, help="steps of the walk (default: %(default)s)")
-    parser.add_argument("--noise-scale", type=float, default=0.5, help="paper's eta (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, another walk (default: %(default)s)")
-    parser.set_defaults(run=_walk)
+def _walk(
+    output: Path = Path("walk.png"), items: int = 8, steps: int = 200, noise_scale: float = 0.5, seed: int = 0
+) -> None:
+    """Draw items walking from a clean order to noise along the bridge.
 
-
-def _walk(options: argparse.Namespace) -> None:
+    Args:
+        output: Picture to write.
+        items: Number of items.
+        steps: Steps of the walk.
+        noise_scale: Paper's eta.
+        seed: Another seed, another walk.
+    """
     try:
         import matplotlib  # noqa: F401
 
         from softrank_ext import plots
     except ImportError as error:
         raise ImportError('walk draws with matplotlib: pip install "softrank_ext[plots]"') from error
-    if options.items < 1:
-        raise ValueError(f"--items must be at least 1, got {options.items}")
-    times, soft_ranks = draw_walk(options.items, options.steps, options.noise_scale, options.seed)
+    if items < 1:
+        raise ValueError(f"--items must be at least 1, got {items}")
+    times, soft_ranks = draw_walk(items, steps, noise_scale, seed)
     orders, ranks = ops.decode_chamber(soft_ranks)
     changes = int((orders[1:] != orders[:-1]).any(1).sum())
     swapped = int(plots.swapped_pairs(ranks)[-1])
 
-    title = f"{options.items} items from a clean order to noise (noise scale {options.noise_scale:g})"
-    plots.save_figure(plots.plot_walk(times, soft_ranks, ranks, title), options.output)
-    pairs = options.items * (options.items - 1) // 2
+    title = f"{items} items from a clean order to noise (noise scale {noise_scale:g})"
+    plots.save_figure(plots.plot_walk(times, soft_ranks, ranks, title), output)
+    pairs = items * (items - 1) // 2
     print(f"order at t = 0 (clean): {orders[0].tolist()}")
     print(f"order at t = 1 (noise): {orders[-1].tolist()}")
-    print(f"The order changed in {changes} of {options.steps} steps; {swapped} of {pairs} pairs ended up swapped.")
-    print(f"Picture: {options.output}")
+    print(f"The order changed in {changes} of {steps} steps; {swapped} of {pairs} pairs ended up swapped.")
+    print(f"Picture: {output}")
 
 
 def draw_walk(items: int, steps: int, noise_scale: float, seed: int) -> tuple[list[float], torch.Tensor]:
@@ -88,17 +440,28 @@ def draw_walk(items: int, steps: int, noise_scale: float, seed: int) -> tuple[li
     The path is drawn from time 1 down to 0, each value given the one before (`bridge.reverse_step` with the true clean
     end), so that it is one path and not a set of unrelated marginals.
     """
-    sample = torch.tensor([0])
-    clean_order, _ = ops.decode_chamber(noise.uniform(seed, sample, 0, items, stream=noise.TRAINING_STREAM))
+    number = torch.tensor([0])
+    clean_order, _ = ops.decode_chamber(noise.uniform(seed, number, 0, items, stream=noise.TRAINING_STREAM))
     z_clean = bridge.lift_to_grid(ranks_of(clean_order))
-    z_t = noise.uniform(seed, sample, 0, items, stream=noise.REFERENCE_STREAM)
+    z_t = noise.uniform(seed, number, 0, items, stream=noise.REFERENCE_STREAM)
     times = bridge.time_grid(steps)
     path = [z_t]
     for step, (t, s) in enumerate(pairwise(times)):
-        step_noise = noise.normal(seed, sample, step, items, stream=noise.BRIDGE_STREAM)
+        step_noise = noise.normal(seed, number, step, items, stream=noise.BRIDGE_STREAM)
         z_t = bridge.reverse_step(z_t, z_clean, t, s, step_noise, noise_scale=noise_scale)
         path.append(z_t)
     return times[::-1], ops.reflect(torch.cat(path[::-1]))  # (T, items)
+
+
+COMMANDS: dict[str, Any] = {
+    "train": {name: _train(name) for name in TASKS},
+    "evaluate": {name: _evaluate(name) for name in TASKS},
+    "sample": _sample,
+    "generate": {"tsp": _generate_tsp},
+    "download": {"mnist": _download("mnist"), "cifar10": _download("cifar10")},
+    "info": _info,
+    "walk": _walk,
+}
 
 
 if __name__ == "__main__":

@@ -251,7 +251,7 @@ def train(
     """
     if resume and output is None:
         raise ValueError("resume needs the output folder of the run")
-    with _ranks(device) as (rank, world, at), torch.random.fork_rng(devices=[at] if at.type == "cuda" else []):
+    with processes(device) as (rank, world, at), torch.random.fork_rng(devices=[at] if at.type == "cuda" else []):
         if config.batch_size % world != 0:
             raise ValueError(f"batch_size must be a multiple of the {world} processes, got {config.batch_size}")
         model.to(at).train()
@@ -405,11 +405,12 @@ def rate_at(iteration: int, config: TrainConfig) -> float:
 def describe(task: Task) -> dict[str, Any]:
     """A task's name and, if it is a dataclass, those of its fields that JSON can hold."""
     described: dict[str, Any] = {"name": task.name}
-    for field in dataclasses.fields(task) if dataclasses.is_dataclass(task) else ():
-        value = getattr(task, field.name)
+    names: list[str] = [field.name for field in dataclasses.fields(task)] if dataclasses.is_dataclass(task) else []
+    for name in names:
+        value = getattr(task, name)
         value = str(value) if isinstance(value, Path) else value
         if _is_plain(value):
-            described[field.name] = value
+            described[name] = value
     return described
 
 
@@ -429,7 +430,7 @@ def _seed_of(seed: int, iteration: int, rank: int) -> int:
 
 
 @contextmanager
-def _ranks(device: str | torch.device | None) -> Iterator[tuple[int, int, torch.device]]:
+def processes(device: str | torch.device | None) -> Iterator[tuple[int, int, torch.device]]:
     """This process's number, how many there are, and its device; joins torchrun's other processes if need be."""
     is_cuda = torch.cuda.is_available() if device is None else torch.device(device).type == "cuda"
     is_started_here = "RANK" in os.environ and "WORLD_SIZE" in os.environ and not dist.is_initialized()

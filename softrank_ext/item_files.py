@@ -1,0 +1,148 @@
+"""Items from files, and orders to files, for the command line. `order[place] = item`, items counted from 0."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softrank_ext.sampler import Samples
+
+READ_ENDINGS = (".npz", ".csv", ".tsp")
+WRITE_ENDINGS = (".csv", ".json", ".npz")
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+
+
+class ItemFile(NamedTuple):
+    """What a file holds: items (B, N, ...), mask (B, N) bool or None, and names of the N items or None."""
+
+    items: Tensor
+    mask: Tensor | None
+    names: list[str] | None
+
+
+def read_items(path: str | Path, *, channels: int | None = None) -> ItemFile:
+    """Read items by what the path is.
+
+    .npz: arrays `items` (B, N, ...) and, if some are padding, `mask` (B, N) bool. .csv: one instance, a line of numbers
+    per item, after a line of names if there is one. .tsp: the points of a TSPLIB file, scaled into the unit square. A
+    folder: one instance, its images in the order of their names, as uint8 (1, N, channels, height, width).
+    channels: 1 or 3 to convert images, None to keep them.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _read_images(path, channels)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing")
+    readers = dict(zip(READ_ENDINGS, (_read_npz, _read_csv, _read_tsplib), strict=True))
+    if path.suffix not in readers:
+        raise ValueError(f"items must be a folder of images or a file ending in {', '.join(READ_ENDINGS)}, got {path}")
+    return readers[path.suffix](path)
+
+
+def _read_npz(path: Path) -> ItemFile:
+    with np.load(path, allow_pickle=False) as arrays:
+        if "items" not in arrays:
+            raise ValueError(f"{path} must have an array named items, got {', '.join(arrays) or 'none'}")
+        items = torch.from_numpy(arrays["items"])
+        mask = torch.from_numpy(arrays["mask"]) if "mask" in arrays else None
+    if items.dtype == torch.float64:
+        items = items.float()
+    return ItemFile(items, mask, None)
+
+
+def _read_csv(path: Path) -> ItemFile:
+    with open(path, newline="") as file:
+        lines = [(number, line) for number, line in enumerate(csv.reader(file), 1) if any(map(str.strip, line))]
+    if lines and not _is_numbers(lines[0][1]):
+        lines = lines[1:]
+    if not lines:
+        raise ValueError(f"{path} must have a line of numbers per item, it has none")
+    for number, line in lines:
+        if not _is_numbers(line) or len(line) != len(lines[0][1]):
+            raise ValueError(f"{path}, line {number} must have {len(lines[0][1])} numbers, got {','.join(line)}")
+    return ItemFile(torch.tensor([[float(word) for word in line] for _, line in lines])[None], None, None)
+
+
+def _is_numbers(words: list[str]) -> bool:
+    try:
+        return bool([float(word) for word in words])
+    except ValueError:
+        return False
+
+
+def _read_tsplib(path: Path) -> ItemFile:
+    from softrank_ext.tasks.tsplib import read_tsplib, tsplib_batch
+
+    instance = read_tsplib(path)
+    batch = tsplib_batch(instance, torch.arange(len(instance.distances)))
+    return ItemFile(batch.items, None, None)
+
+
+def _read_images(folder: Path, channels: int | None) -> ItemFile:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError('images are read with Pillow: pip install "softrank_ext[vision]"') from error
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_ENDINGS)
+    if not paths:
+        raise ValueError(f"{folder} has no images ({', '.join(IMAGE_ENDINGS)})")
+    images = []
+    for path in paths:
+        with Image.open(path) as image:
+            kept = 1 if image.mode in ("1", "L", "I;16") else 3
+            pixels = np.asarray(image.convert("L" if (channels or kept) == 1 else "RGB"))
+        images.append(torch.from_numpy(pixels.copy().reshape(*pixels.shape[:2], -1)).permute(2, 0, 1))
+        if images[-1].shape != images[0].shape:
+            sizes = ["x".join(map(str, image.shape)) for image in (images[0], images[-1])]
+            raise ValueError(f"images must have one size, {paths[0].name} is {sizes[0]} and {path.name} is {sizes[1]}")
+    return ItemFile(torch.stack(images)[None], None, [path.name for path in paths])
+
+
+def check_writable(path: str | Path) -> None:
+    """Raise ValueError unless `write_orders` knows the path's ending, OSError unless its folder exists."""
+    path = Path(path)
+    if path.suffix not in WRITE_ENDINGS:
+        raise ValueError(f"orders are written to a file ending in {', '.join(WRITE_ENDINGS)}, got {path}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent} is not a folder: make it first")
+
+
+def write_orders(path: str | Path, samples: Samples, source: ItemFile) -> None:
+    """Write samples (B, num_samples, N) by the path's ending.
+
+    .csv: a line per sample: instance, sample, log_prob and the items from the first place on. .json: the same as a list
+    of objects. .npz: arrays order, ranks, soft_ranks and log_prob. Padded places are left out of .csv and .json; items
+    that have names (image files) are written by name there.
+    """
+    path = Path(path)
+    check_writable(path)
+    if path.suffix == ".npz":
+        arrays = {name: getattr(samples, name).cpu().numpy() for name in ("order", "ranks", "soft_ranks", "log_prob")}
+        np.savez(path, **arrays)
+        return
+    rows = _rows_of(samples, source)
+    if path.suffix == ".json":
+        path.write_text(json.dumps(rows) + "\n")
+        return
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["instance", "sample", "log_prob", *(f"place_{place}" for place in range(samples.order.shape[2]))]
+        )
+        for row in rows:
+            writer.writerow([row["instance"], row["sample"], f"{row['log_prob']:.6f}", *row["order"]])
+
+
+def _rows_of(samples: Samples, source: ItemFile) -> list[dict[str, Any]]:
+    rows = []
+    for instance, orders in enumerate(samples.order.tolist()):
+        real = len(orders[0]) if source.mask is None else int(source.mask[instance].sum())
+        for number, order in enumerate(orders):
+            items = order[:real] if source.names is None else [source.names[item] for item in order[:real]]
+            log_prob = float(samples.log_prob[instance, number])
+            rows.append({"instance": instance, "sample": number, "log_prob": log_prob, "order": items})
+    return rows
