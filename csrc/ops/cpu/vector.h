@@ -48,9 +48,10 @@ inline void store(T* p, Vector<T> v) {
   std::memcpy(p, &v, sizeof(v));
 }
 
+// A subtraction of 0 changes nothing and is dropped by the compiler; adding 0 would turn -0 into 0 and is kept.
 template <typename T>
 inline Vector<T> broadcast(T value) {
-  return Vector<T>{} + value;
+  return value - Vector<T>{};
 }
 
 template <typename T>
