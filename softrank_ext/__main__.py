@@ -11,7 +11,6 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -29,20 +28,18 @@ if TYPE_CHECKING:
 
 
 class TaskEntry(NamedTuple):
-    """Where a task is, the sizes of its model, and what its best model is best at."""
+    """The sizes of a task's model, and what its best model is best at."""
 
-    module: str
-    kind: str
     preset: str
     best_metric: str
     best_is: str
 
 
 TASKS = {
-    "sorting": TaskEntry("softrank_ext.tasks.sorting", "Sorting", "mnist", "accuracy", "highest"),
-    "jigsaw": TaskEntry("softrank_ext.tasks.jigsaw", "Jigsaw", "jigsaw", "accuracy", "highest"),
-    "tsp": TaskEntry("softrank_ext.tasks.tsp", "TSP", "tsp", "gap", "lowest"),
-    "preferences": TaskEntry("softrank_ext.tasks.preferences", "Preferences", "mnist", "loss", "lowest"),
+    "sorting": TaskEntry("mnist", "accuracy", "highest"),
+    "jigsaw": TaskEntry("jigsaw", "accuracy", "highest"),
+    "tsp": TaskEntry("tsp", "gap", "lowest"),
+    "preferences": TaskEntry("mnist", "loss", "lowest"),
 }
 
 
@@ -149,7 +146,21 @@ Device = Annotated[str | None, tyro.conf.arg(help="cpu, cuda or cuda:1; by defau
 
 
 def _task_class(name: str) -> Any:
-    return getattr(import_module(TASKS[name].module), TASKS[name].kind)
+    if name == "sorting":
+        from softrank_ext.tasks.sorting import Sorting
+
+        return Sorting
+    if name == "jigsaw":
+        from softrank_ext.tasks.jigsaw import Jigsaw
+
+        return Jigsaw
+    if name == "tsp":
+        from softrank_ext.tasks.tsp import TSP
+
+        return TSP
+    from softrank_ext.tasks.preferences import Preferences
+
+    return Preferences
 
 
 def _train(name: str) -> Callable[[Sequence[str]], Any]:
@@ -241,7 +252,7 @@ def _evaluate(name: str) -> Callable[[Sequence[str]], Any]:
                 ("batch_size", option(int, "Instances at once."), 64),
                 ("steps", option(tuple[int, ...], "Diffusion steps; a row of the table for each."), (5,)),
                 ("noise_scale", option(tuple[float, ...], "Paper eta; a row for each."), (0.5,)),
-                ("reference", option(tuple[Literal["uniform", "gaussian"], ...], "Soft ranks at time 1."), ("uniform",)),
+                ("reference", option(tuple[Literal["uniform", "gaussian"], ...], "Of time 1."), ("uniform",)),
                 ("decode", option(tuple[Literal["greedy", "sample"], ...], "How items are picked."), ("greedy",)),
                 ("temperature", option(float, "Of sampled picks."), 1.0),
                 ("best_of", option(int, "Draws per instance, the best of which counts."), 1),

@@ -6,7 +6,6 @@ many processes share the work.
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -55,12 +54,11 @@ def evaluate(
     started = time.perf_counter()
     for index, batch in enumerate(task.test_batches(count, batch_size, seed)):
         if index % world == rank:
-            pinned: dict[str, Any] = {} if batch.first is None else {"first": batch.first.to(device)}
             samples = sample(
                 model,
                 batch.items.to(device),
                 mask=None if batch.mask is None else batch.mask.to(device),
-                **pinned,
+                first=None if batch.first is None else batch.first.to(device),
                 num_samples=best_of,
                 steps=steps,
                 noise_scale=noise_scale,

@@ -1,0 +1,104 @@
+"""Evaluation: averages, errors and the best of several draws, against numbers worked out by hand."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+from synthetic_tasks import SortNumbers
+
+from softrank_ext import sample
+from softrank_ext.evaluate import evaluate, record_of, table_of
+from softrank_ext.model import SoftRankConfig, SoftRankModel
+
+
+@pytest.fixture
+def model() -> SoftRankModel:
+    torch.manual_seed(0)
+    embedder = {"kind": "linear", "features": 1}
+    return SoftRankModel(SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder=embedder))
+
+
+@dataclass(frozen=True)
+class FirstItem(SortNumbers):
+    """Its metric is the item that stands first."""
+
+    def score(self, batch, order):
+        return {"item": order[:, 0].double(), "last": order[:, -1].double()}
+
+
+def test_means_and_errors_are_those_of_the_samples(model):
+    task = FirstItem(4)
+    row = evaluate(model, task, count=7, batch_size=3, steps=2, noise_scale=0.3, decode="sample", seed=5)
+    items = torch.cat([batch.items for batch in task.test_batches(7, 3, 5)])
+    drawn = sample(model, items, steps=2, noise_scale=0.3, decode="sample", seed=5).order[:, 0, 0].double()
+    assert row["metrics"]["item"]["mean"] == pytest.approx(float(drawn.mean()))
+    assert row["metrics"]["item"]["standard_error"] == pytest.approx(float(drawn.std() / 7**0.5))
+    assert (row["instances"], row["steps"], row["noise_scale"], row["decode"], row["seed"]) == (7, 2, 0.3, "sample", 5)
+    assert row["seconds"] > 0
+
+
+def test_the_batch_size_changes_nothing(model):
+    rows = [evaluate(model, FirstItem(4), count=9, batch_size=size, decode="sample", best_of=2, best_by="item")
+            for size in (2, 9)]  # fmt: skip
+    assert rows[0]["metrics"] == rows[1]["metrics"]
+
+
+def test_best_of_takes_the_draw_with_the_lowest_metric(model):
+    task = FirstItem(4)
+    row = evaluate(model, task, count=8, best_of=5, best_by="item", decode="sample")
+    items = torch.cat([batch.items for batch in task.test_batches(8, 8)])
+    orders = sample(model, items, num_samples=5, decode="sample").order
+    best = orders[torch.arange(8), orders[:, :, 0].argmin(1)]
+    assert row["metrics"]["item"]["mean"] == pytest.approx(float(orders[:, :, 0].amin(1).double().mean()))
+    assert row["metrics"]["last"]["mean"] == pytest.approx(float(best[:, -1].double().mean()))
+
+
+def test_what_stands_first_by_decree_does(model):
+    row = evaluate(model, SortNumbers(4, first=True), count=20, decode="sample")
+    assert row["metrics"]["wrong"]["mean"] <= 3
+    batch = next(iter(SortNumbers(4, first=True).test_batches(20, 20)))
+    order = sample(model, batch.items, first=batch.first).order[:, 0]
+    assert torch.equal(order[:, 0], batch.first)
+
+
+def test_padding_is_not_scored(model):
+    row = evaluate(model, SortNumbers(6, padded=5), count=20)
+    assert row["metrics"]["accuracy"] == {"mean": 1.0, "standard_error": 0.0}
+
+
+def test_the_model_stays_in_training_mode(model):
+    evaluate(model.train(), SortNumbers(3), count=2)
+    assert model.training
+
+
+def test_says_what_is_wrong(model):
+    task = SortNumbers(3)
+    with pytest.raises(ValueError, match="count must be an integer of at least 1, got 0"):
+        evaluate(model, task, count=0)
+    with pytest.raises(ValueError, match="best_of must be an integer of at least 1, got 0"):
+        evaluate(model, task, best_of=0)
+    with pytest.raises(ValueError, match="best_by must name the metric that the best of 3 draws has the lowest of"):
+        evaluate(model, task, best_of=3)
+    with pytest.raises(ValueError, match="best_by must be one of the task's metrics accuracy, wrong, got 'length'"):
+        evaluate(model, task, best_of=3, best_by="length", count=2)
+    with pytest.raises(ValueError, match="decode must be one of 'sample', 'greedy', got 'beam'"):
+        evaluate(model, task, decode="beam", count=2)
+
+
+def test_table_shows_what_differs():
+    def row(steps, decode, mean):
+        return {
+            "steps": steps, "noise_scale": 0.5, "reference": "uniform", "decode": decode, "temperature": 1.0,
+            "best_of": 1, "best_by": None, "seed": 0, "instances": 10, "seconds": 1.25,
+            "metrics": {"gap": {"mean": mean, "standard_error": 0.001}},
+        }  # fmt: skip
+
+    lines = table_of([row(5, "greedy", 0.12345), row(20, "sample", 1.0)]).splitlines()
+    assert lines[0].split() == ["steps", "decode", "gap", "instances", "seconds"]
+    assert lines[1].split() == ["5", "greedy", "0.1235", "±", "0.0010", "10", "1.2"]
+    assert len({len(line) for line in lines}) == 1
+    record = record_of([row(5, "greedy", 0.1)], command="softrank evaluate", checkpoint="runs/x", checkpoint_hash="ab")
+    assert json.loads(json.dumps(record))["rows"][0]["metrics"]["gap"]["mean"] == 0.1
+    assert (record["command"], record["sha256"]) == ("softrank evaluate", "ab")
+    assert "torch_running" in record["versions"]
