@@ -1,0 +1,288 @@
+"""Tours: files, augmentation by hand, generation, the embedder."""
+
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from softrank_ext import SoftRankConfig, SoftRankModel, metrics
+from softrank_ext.tasks.tsp import (
+    TSP,
+    generate,
+    read_instances,
+    signed_area,
+    solve,
+    tour_batch,
+    turned,
+    write_instances,
+)  # fmt: skip
+
+REAL = os.environ.get("SOFTRANK_DATA", "")
+
+# A square walked round counter-clockwise by 2, 0, 3, 1.
+SQUARE = torch.tensor([[0.9, 0.1], [0.1, 0.8], [0.1, 0.1], [0.9, 0.9]], dtype=torch.float64)
+TOUR = torch.tensor([2, 0, 3, 1])
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Three instances of four nodes: the square, and the square walked the other way, scaled."""
+    path = tmp_path / "tsp4.txt"
+    backwards = torch.tensor([2, 1, 3, 0])
+    points = torch.stack((SQUARE, SQUARE / 2, SQUARE / 4))
+    write_instances(path, points, torch.stack((TOUR, backwards, TOUR)))
+    return str(path)
+
+
+def test_reads_the_text_format(tmp_path):
+    path = tmp_path / "two.txt"
+    path.write_text("0.5 0.25 0 1 1e-1 0 output 2 3 1 2 \n\n0 0 1 0 1 1 output 3 1 2 3\n")
+    points, order = read_instances(path)
+    assert points.dtype == torch.float64 and points[0].tolist() == [[0.5, 0.25], [0, 1], [0.1, 0]]
+    assert order.tolist() == [[1, 2, 0], [2, 0, 1]]
+
+
+def test_writing_and_reading_keeps_every_bit(tmp_path):
+    points = torch.rand(3, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    order = torch.tensor([[1, 3, 2, 0, 4]] * 3)
+    write_instances(tmp_path / "a.txt", points, order)
+    read_points, read_order = read_instances(tmp_path / "a.txt")
+    assert torch.equal(points, read_points) and torch.equal(order, read_order)
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("0 0 1 0 1 1 output 1 2 3", r"line 1 must be x1 y1 .* got 6 coordinates and 3 nodes"),
+        ("0 0 1 0 1 1", r"line 1 must be x1 y1 .* got 6 coordinates and 0 nodes"),
+        ("0 0 1 0 1 1 output 1 2 3 2", "line 1 must be x1 y1"),
+        ("0 0 1 zero output 1 2 1", "line 1: could not convert string to float: 'zero'"),
+        ("0 0 1 0 1 1 output 1 3 3 1", "tours of .* must hold each of 0 to 2 once per row"),
+        ("0 0 1 0 output 1 2 1\n0 0 1 0 1 1 output 1 2 3 1", "line 2 has 3 nodes, those before have 2"),
+        ("", "has no instances"),
+    ],
+)
+def test_broken_files_are_refused(tmp_path, line, message):
+    path = tmp_path / "broken.txt"
+    path.write_text(line)
+    with pytest.raises(ValueError, match=message):
+        read_instances(path)
+
+
+def test_missing_file_says_which_command_makes_it(tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match="is missing: make such a file with `python -m softrank_ext generate tsp`"
+    ):
+        TSP(training_file=str(tmp_path / "none.txt")).training_batch(0, 0, 1)
+
+
+def test_batches_pin_the_start(file):
+    task = TSP(training_file=file, test_file=file)
+    assert task.max_items() == 4
+    batch = task.training_batch(0, 0, 3)
+    assert batch.items.dtype == torch.float32 and batch.items.shape == (3, 4, 2)
+    assert batch.first.tolist() == [2, 2, 2] == batch.order[:, 0].tolist()
+    (test,) = task.test_batches(3, 8)
+    assert test.order.tolist() == [[2, 0, 3, 1], [2, 1, 3, 0], [2, 0, 3, 1]]
+    length = 0.8 + 0.8 + (0.8**2 + 0.1**2) ** 0.5 + 0.7
+    torch.testing.assert_close(
+        test.extras["best_length"], length * torch.tensor([1, 0.5, 0.25]).double(), atol=1e-12, rtol=0
+    )
+
+
+def test_a_changed_file_is_read_again(file):
+    task = TSP(test_file=file)
+    next(task.test_batches(1, 1))
+    write_instances(file, SQUARE[None, [1, 0, 2, 3]], TOUR[None])
+    os.utime(file, ns=(1, 1))
+    assert torch.equal(next(task.test_batches(1, 1)).items[0], SQUARE[[1, 0, 2, 3]].float())
+
+
+def test_signed_area_by_hand():
+    assert signed_area(SQUARE[None], TOUR[None]).item() == pytest.approx(0.8 * 0.75)
+    assert signed_area(SQUARE[None], torch.tensor([[2, 1, 3, 0]])).item() == pytest.approx(-0.8 * 0.75)
+
+
+def test_directions(file):
+    ways = {(2, 0, 3, 1), (2, 1, 3, 0)}
+    batch = TSP(training_file=file, direction="counterclockwise", symmetries=True).training_batch(0, 0, 30)
+    assert (signed_area(batch.extras["points"], batch.order) > 0).all()
+    assert {tuple(order) for order in batch.order.tolist()} == ways  # mirrored points turn the tour round
+    (test,) = TSP(test_file=file, direction="counterclockwise").test_batches(3, 3)
+    assert test.order.tolist() == [[2, 0, 3, 1]] * 3
+    drawn = TSP(training_file=file, direction="random").training_batch(0, 0, 90).order
+    assert {tuple(order) for order in drawn.tolist()} == ways
+    assert 20 < (drawn[:, 1] == 0).sum() < 70
+
+
+def test_symmetries_are_the_eight_of_the_square():
+    points = torch.tensor([[[0.25, 0.125]]] * 8, dtype=torch.float64)
+    images = turned(points, torch.arange(8))[:, 0].tolist()
+    assert images[:4] == [[0.25, 0.125], [0.75, 0.125], [0.25, 0.875], [0.75, 0.875]]
+    assert sorted(images[4:]) == sorted([y, x] for x, y in images[:4])
+
+
+def test_symmetries_and_starts_keep_the_tour(file):
+    task = TSP(training_file=file, symmetries=True, random_start=True)
+    batch = task.training_batch(0, 0, 60)
+    assert set(batch.first.tolist()) == {0, 1, 2, 3} and torch.equal(batch.first, batch.order[:, 0])
+    edges = {frozenset(pair) for pair in ((2, 0), (0, 3), (3, 1), (1, 2))}
+    for order in batch.order.tolist():
+        assert {frozenset(pair) for pair in zip(order, order[1:] + order[:1], strict=True)} == edges
+    lengths = metrics.tour_length(batch.extras["points"], batch.order)
+    torch.testing.assert_close(batch.extras["best_length"], lengths)
+    assert len({tuple(point.flatten().tolist()) for point in batch.extras["points"]}) > 16
+    again = TSP(training_file=file, symmetries=True, random_start=True).training_batch(0, 0, 60)
+    assert torch.equal(batch.items, again.items) and torch.equal(batch.order, again.order)
+
+
+def test_score(file):
+    task = TSP(test_file=file)
+    (batch,) = task.test_batches(3, 3)
+    scores = task.score(batch, batch.order)
+    assert (scores["gap"].abs() < 1e-12).all() and (scores["validity"] == 1).all()
+    other = task.score(batch, torch.tensor([[2, 3, 0, 1], [2, 0, 0, 1], [0, 3, 1, 2]]))
+    assert other["gap"][0] > 0.1 and other["validity"].tolist() == [1.0, 0.0, 0.0]
+    assert other["gap"][2] == pytest.approx(0.0)  # the right tour from another start
+
+
+def test_task_errors(file):
+    with pytest.raises(ValueError, match="direction must be one of file, counterclockwise, random, got 'left'"):
+        TSP(direction="left")
+    with pytest.raises(ValueError, match="this TSP task was made without a training_file"):
+        TSP(test_file=file).training_batch(0, 0, 1)
+    with pytest.raises(ValueError, match="this TSP task was made without a test_file"):
+        next(TSP(training_file=file).test_batches(1, 1))
+    with pytest.raises(ValueError, match="needs a training_file or a test_file"):
+        TSP().max_items()
+    with pytest.raises(ValueError, match=r"tsp4.txt has 3 instances, 4 were asked for"):
+        next(TSP(test_file=file).test_batches(4, 1))
+
+
+def shortest(points):
+    """Length of the best tour, by trying all."""
+    tours = torch.tensor([(0, *rest) for rest in itertools.permutations(range(1, len(points)))])
+    return metrics.tour_length(points.expand(len(tours), -1, -1), tours).min()
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 3, 7])
+def test_small_instances_are_solved_exactly(num_nodes):
+    pytest.importorskip("fast_tsp")
+    points = torch.rand(num_nodes, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(num_nodes))
+    tour = solve(points)
+    assert sorted(tour.tolist()) == list(range(num_nodes)) and tour[0] == 0
+    if num_nodes > 1:
+        torch.testing.assert_close(metrics.tour_length(points[None], tour[None])[0], shortest(points))
+
+
+def test_generate_makes_a_file_that_can_be_read(tmp_path):
+    pytest.importorskip("fast_tsp")
+    path = generate(tmp_path / "new" / "tsp6.txt", 7, 6, seed=3, seconds=0.002, block=3, progress=False)
+    points, order = read_instances(path)
+    assert points.shape == (7, 6, 2) and (order[:, 0] == 0).all() and points.unique().numel() == 84
+    lengths = metrics.tour_length(points, order)
+    torch.testing.assert_close(lengths, torch.stack([shortest(instance) for instance in points]))
+    assert sorted(entry.name for entry in path.parent.iterdir()) == ["tsp6.txt", "tsp6.txt.json"]
+
+
+def test_generate_goes_on_where_it_stopped_and_keeps_what_is_there(tmp_path, monkeypatch):
+    pytest.importorskip("fast_tsp")
+    from softrank_ext.tasks import tsp
+
+    path, solved = tmp_path / "tsp5.txt", []
+    true_solve = tsp._solve
+
+    def interrupted(instance):
+        solved.append(1)
+        if len(solved) == 6:
+            raise RuntimeError("stopped")
+        return true_solve(instance)
+
+    options = {"seed": 1, "seconds": 0.002, "block": 2, "progress": False, "workers": 1}
+    monkeypatch.setattr(tsp, "_solve", interrupted)
+    with pytest.raises(RuntimeError, match="stopped"):
+        generate(path, 8, 5, **options)
+    assert not path.exists() and (tmp_path / "tsp5.txt.000000").exists()
+    kept = len(list(tmp_path.glob("tsp5.txt.0*")))
+    assert kept == 2
+    solved.clear()
+    monkeypatch.setattr(tsp, "_solve", lambda instance: (solved.append(1), true_solve(instance))[1])
+    generate(path, 8, 5, **options)
+    assert len(solved) == 8 - 2 * kept
+    points = read_instances(path)[0]
+    assert torch.equal(points, read_instances(generate(tmp_path / "other.txt", 8, 5, **options))[0])
+    solved.clear()
+    assert generate(path, 8, 5, **options) == path and solved == []
+    assert json.loads((tmp_path / "tsp5.txt.json").read_text())["count"] == 8
+
+
+def test_generate_errors(tmp_path, monkeypatch):
+    pytest.importorskip("fast_tsp")
+    path = tmp_path / "tsp.txt"
+    for name, arguments in (("count", (0, 5)), ("num_nodes", (5, 0))):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            generate(path, *arguments)
+    with pytest.raises(ValueError, match="block must be at least 1, got 0"):
+        generate(path, 1, 5, block=0)
+    with pytest.raises(ValueError, match="seconds must be positive, got 0"):
+        generate(path, 1, 5, seconds=0)
+    path.write_text("mine")
+    with pytest.raises(ValueError, match="exists and was not made by generate: choose another name"):
+        generate(path, 1, 5)
+    other = tmp_path / "other.txt"
+    generate(other, 1, 5, progress=False)
+    with pytest.raises(ValueError, match=r"was made with .* not with .* choose another name or delete it"):
+        generate(other, 2, 5)
+    with pytest.raises(ValueError, match=r"points must be \(N, 2\) float, got \(3,\) torch.float32"):
+        solve(torch.rand(3))
+    with pytest.raises(ValueError, match="points must lie in the unit square"):
+        solve(torch.tensor([[0.5, 2.0]]))
+    monkeypatch.setitem(sys.modules, "fast_tsp", None)
+    with pytest.raises(ImportError, match="solving needs fast-tsp: pip install fast-tsp"):
+        generate(tmp_path / "x.txt", 1, 5)
+
+
+def test_point_embedder_by_formula():
+    embedder = {"kind": "points", "learned": False}
+    model = SoftRankModel(SoftRankConfig(d_model=8, heads=2, embedder=embedder))
+    x, y = 0.3, 0.6
+    angles = torch.tensor([2 * torch.pi * x, 2 * torch.pi * x / 100, 2 * torch.pi * y, 2 * torch.pi * y / 100])
+    wanted = torch.stack((angles.sin(), angles.cos()), 1).flatten()
+    torch.testing.assert_close(model.embed(torch.tensor([[[x, y]]]))[0, 0], wanted, atol=1e-6, rtol=1e-6)
+    assert not list(model.embedder.parameters())
+
+
+def test_models_read_the_items(file, tmp_path):
+    task = TSP(training_file=file)
+    model = SoftRankModel(SoftRankConfig(d_model=16, heads=2, embedder=task.embedder())).eval()
+    items = task.training_batch(0, 0, 2).items
+    assert model.embed(items).shape == (2, 4, 16)
+    model.save_pretrained(tmp_path / "saved")
+    assert torch.equal(SoftRankModel.from_pretrained(tmp_path / "saved").embed(items), model.embed(items))
+    with pytest.raises(ValueError, match=r"items must be \(B, N, 2\) float, got \(1, 4, 3\)"):
+        model.embed(torch.rand(1, 4, 3))
+    with pytest.raises(ValueError, match="d_model must be a multiple of 4 to embed points, got 6"):
+        SoftRankModel(SoftRankConfig(d_model=6, heads=2, embedder=task.embedder()))
+
+
+def test_tour_batch_measures_the_tour():
+    batch = tour_batch(SQUARE[None], TOUR[None])
+    assert batch.first.tolist() == [2] and batch.extras["best_length"].shape == (1,)
+
+
+@pytest.mark.skipif(not REAL, reason="needs SOFTRANK_DATA, a folder with tsp/")
+@pytest.mark.parametrize(("name", "mean"), [("tsp20_uniform*", 3.844806), ("tsp50_concorde*", 5.674132)])
+def test_real_tours_and_the_solver(name, mean):
+    (path,) = Path(REAL, "tsp").glob(name)
+    points, order = read_instances(path)
+    best = metrics.tour_length(points, order)
+    assert best.mean().item() == pytest.approx(mean, abs=1e-6)
+    pytest.importorskip("fast_tsp")
+    found = torch.stack([solve(instance) for instance in points[:60]])
+    gap = metrics.gap(metrics.tour_length(points[:60], found), best[:60])
+    assert gap.mean() < 1e-4 and (gap < 1e-6).double().mean() > 0.9
