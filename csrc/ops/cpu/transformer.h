@@ -145,6 +145,15 @@ struct AdvanceTile {
 constexpr int64_t most_tile_rows = 32;
 constexpr int64_t most_tokens = 64;
 
+// Rows of a tile for this shape. Each step reads the tile's caches once, so they should stay near the core: a few
+// megabytes. But it reads all weights too, so there should be rows to share them, and the matrix products want some.
+template <typename T>
+int64_t tile_rows(const TransformerShape& shape) {
+  constexpr int64_t cache_bytes = 4 << 20, fewest = 6;
+  const int64_t fitting = cache_bytes / (CacheLayout<T>(shape).row * int64_t(sizeof(T)) + 1);
+  return fitting < fewest ? fewest : fitting > most_tile_rows ? most_tile_rows : fitting;
+}
+
 // Places of a draft that are tried in a row's first pass.
 constexpr int64_t first_block = 16;
 

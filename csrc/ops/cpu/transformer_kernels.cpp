@@ -169,28 +169,32 @@ inline void attend(const T* query, const T* keys, int64_t key_stride, const T* v
   }
   const T inverse_total = T(1) / horizontal_sum<T>(totals);
   for (int64_t first = 0; first < channels; first += panel_width<T>) {
-    // Two sets of sums, for even and odd positions, hide the latency of the additions.
-    Vector<T> even[panel_vectors<T>]{}, odd[panel_vectors<T>]{};
+    // Several sets of sums, for positions by remainder, hide the latency of the additions.
+    constexpr int64_t sets = 8 / panel_vectors<T> < 4 ? 8 / panel_vectors<T> : 4;
+    Vector<T> sums[sets][panel_vectors<T>]{};
     int64_t i = 0;
-    for (; i + 2 <= length; i += 2) {
-      const Vector<T> a = broadcast(weights[i]), b = broadcast(weights[i + 1]);
-      for (int64_t v = 0; v < panel_vectors<T>; ++v) {
-        even[v] += a * load(values + i * value_stride + first + v * lanes<T>);
-        odd[v] += b * load(values + (i + 1) * value_stride + first + v * lanes<T>);
+    for (; i + sets <= length; i += sets) {
+      for (int64_t set = 0; set < sets; ++set) {
+        const Vector<T> weight = broadcast(weights[i + set]);
+        const T* value = values + (i + set) * value_stride + first;
+        for (int64_t v = 0; v < panel_vectors<T>; ++v) sums[set][v] += weight * load(value + v * lanes<T>);
       }
     }
-    if (i < length) {
-      const Vector<T> a = broadcast(weights[i]);
-      for (int64_t v = 0; v < panel_vectors<T>; ++v)
-        even[v] += a * load(values + i * value_stride + first + v * lanes<T>);
+    for (; i < length; ++i) {
+      const Vector<T> weight = broadcast(weights[i]);
+      const T* value = values + i * value_stride + first;
+      for (int64_t v = 0; v < panel_vectors<T>; ++v) sums[0][v] += weight * load(value + v * lanes<T>);
+    }
+    for (int64_t set = 1; set < sets; ++set) {
+      for (int64_t v = 0; v < panel_vectors<T>; ++v) sums[0][v] += sums[set][v];
     }
     if (first + panel_width<T> <= channels) {
       for (int64_t v = 0; v < panel_vectors<T>; ++v) {
-        store<T>(out + first + v * lanes<T>, (even[v] + odd[v]) * inverse_total);
+        store<T>(out + first + v * lanes<T>, sums[0][v] * inverse_total);
       }
     } else {
       T last[panel_width<T>];
-      for (int64_t v = 0; v < panel_vectors<T>; ++v) store<T>(last + v * lanes<T>, (even[v] + odd[v]) * inverse_total);
+      for (int64_t v = 0; v < panel_vectors<T>; ++v) store<T>(last + v * lanes<T>, sums[0][v] * inverse_total);
       for (int64_t c = first; c < channels; ++c) out[c] = last[c - first];
     }
   }

@@ -97,9 +97,9 @@ Tensor encode(const std::vector<Tensor>& weights, const std::optional<Tensor>& p
 struct Tiles {
   int64_t rows, count;
 
-  explicit Tiles(int64_t rows) : rows(rows) {
+  Tiles(int64_t rows, int64_t most_rows) : rows(rows) {
     const int64_t threads = torch::stable::get_num_threads();
-    const int64_t rounds = (rows + threads * most_tile_rows - 1) / (threads * most_tile_rows);
+    const int64_t rounds = (rows + threads * most_rows - 1) / (threads * most_rows);
     count = std::min(rows, rounds * threads);
   }
   int64_t first(int64_t tile) const { return rows * tile / count; }
@@ -144,8 +144,8 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const std::vector<Tensor>& weigh
     const TransformerKernels<T>& kernels = transformer_kernels<T>();
     const int64_t cache_row = CacheLayout<T>(shape).row;
     const int64_t scratch_numbers = kernels.scratch_numbers(shape);
-    const Tiles tiles(rows);
-    const int64_t tile_rows = tiles.count == 0 ? 0 : (rows + tiles.count - 1) / tiles.count;
+    const Tiles tiles(rows, tile_rows<T>(shape));
+    const int64_t largest = tiles.count == 0 ? 0 : (rows + tiles.count - 1) / tiles.count;
     struct Scratch {
       std::unique_ptr<T[]> numbers, cache;
       std::unique_ptr<int64_t[]> real_slots, upcoming;
@@ -154,10 +154,10 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const std::vector<Tensor>& weigh
     tiles.for_each(
         [&] {
           return std::make_unique<Scratch>(std::make_unique_for_overwrite<T[]>(scratch_numbers),
-                                           std::make_unique_for_overwrite<T[]>(tile_rows * cache_row),
-                                           std::make_unique_for_overwrite<int64_t[]>(tile_rows * n),
-                                           std::make_unique_for_overwrite<int64_t[]>(tile_rows * n),
-                                           std::make_unique_for_overwrite<bool[]>(tile_rows * n));
+                                           std::make_unique_for_overwrite<T[]>(largest * cache_row),
+                                           std::make_unique_for_overwrite<int64_t[]>(largest * n),
+                                           std::make_unique_for_overwrite<int64_t[]>(largest * n),
+                                           std::make_unique_for_overwrite<bool[]>(largest * n));
         },
         [&](int64_t first, int64_t end, Scratch* scratch) {
           DecodeTile<T> tile{};
@@ -203,12 +203,13 @@ Tensor open_decoder(const std::vector<Tensor>& weights, const std::optional<Tens
     const int64_t cache_row = CacheLayout<T>(shape).row;
     const Tensor cache = torch::stable::new_zeros(memory, {rows, cache_row}, memory.scalar_type());
     const int64_t scratch_numbers = kernels.scratch_numbers(shape);
-    Tiles(rows).for_each(
-        [&] { return std::make_unique_for_overwrite<T[]>(scratch_numbers); },
-        [&](int64_t first, int64_t end, T* scratch) {
-          kernels.open_tile(shape, data_of<T>(ready), end - first, data_of<T>(memory_c) + first * n * width,
-                            data_of<bool>(mask_c) + first * n, mutable_data_of<T>(cache) + first * cache_row, scratch);
-        });
+    Tiles(rows, most_tile_rows)
+        .for_each([&] { return std::make_unique_for_overwrite<T[]>(scratch_numbers); },
+                  [&](int64_t first, int64_t end, T* scratch) {
+                    kernels.open_tile(shape, data_of<T>(ready), end - first, data_of<T>(memory_c) + first * n * width,
+                                      data_of<bool>(mask_c) + first * n, mutable_data_of<T>(cache) + first * cache_row,
+                                      scratch);
+                  });
     return cache;
   });
 }
@@ -234,18 +235,19 @@ Tensor advance_decoder(const std::vector<Tensor>& weights, const std::optional<T
                       positions, " positions of ", n, ", got ", length_data[row], " in row ", row);
     }
     const int64_t scratch_numbers = kernels.scratch_numbers(shape);
-    Tiles(rows).for_each([&] { return std::make_unique_for_overwrite<T[]>(scratch_numbers); },
-                         [&](int64_t first, int64_t end, T* scratch) {
-                           AdvanceTile<T> tile{};
-                           tile.rows = end - first;
-                           tile.positions = positions;
-                           tile.cache = mutable_data_of<T>(cache) + first * cache_row;
-                           tile.inputs = data_of<T>(inputs_c) + first * positions * width;
-                           tile.lengths = length_data + first;
-                           tile.mask = data_of<bool>(mask_c) + first * n;
-                           tile.states = mutable_data_of<T>(states) + first * positions * width;
-                           kernels.advance_tile(shape, data_of<T>(ready), tile, scratch);
-                         });
+    Tiles(rows, most_tile_rows)
+        .for_each([&] { return std::make_unique_for_overwrite<T[]>(scratch_numbers); },
+                  [&](int64_t first, int64_t end, T* scratch) {
+                    AdvanceTile<T> tile{};
+                    tile.rows = end - first;
+                    tile.positions = positions;
+                    tile.cache = mutable_data_of<T>(cache) + first * cache_row;
+                    tile.inputs = data_of<T>(inputs_c) + first * positions * width;
+                    tile.lengths = length_data + first;
+                    tile.mask = data_of<bool>(mask_c) + first * n;
+                    tile.states = mutable_data_of<T>(states) + first * positions * width;
+                    kernels.advance_tile(shape, data_of<T>(ready), tile, scratch);
+                  });
   });
   return states;
 }
