@@ -44,7 +44,12 @@ ALLOWED: dict[str, set[str] | None] = {
 # Allowed inside a function only: methods of the model that hand over to `checkpoint`, which needs the model first.
 ALLOWED_LATE = {"model": {"checkpoint"}}
 # Only these may import the libraries named.
-LIBRARIES = {"matplotlib": {"plots", "__main__"}, "torchvision": {"tasks"}, "safetensors": {"checkpoint", "train"}}
+LIBRARIES = {
+    "matplotlib": {"plots", "__main__"},
+    "torchvision": {"tasks"},
+    "fast_tsp": {"tasks"},
+    "safetensors": {"checkpoint", "train"},
+}
 
 
 def imported_names(source: str) -> set[str]:

@@ -1,0 +1,157 @@
+"""Ballots: the files' layouts by hand, partial ballots, the distribution that batches are drawn from."""
+
+import pytest
+import torch
+
+from softrank_ext import SoftRankConfig, SoftRankModel
+from softrank_ext.permutations import check_order
+from softrank_ext.tasks.preferences import Preferences, read_ballots
+
+SOC = """# FILE NAME: 00001-00000001.soc
+# DATA TYPE: soc
+# NUMBER ALTERNATIVES: 3
+# ALTERNATIVE NAME 1: Apple: red
+# ALTERNATIVE NAME 2: Pear
+# ALTERNATIVE NAME 3: Plum
+# NUMBER VOTERS: 7
+# NUMBER UNIQUE ORDERS: 2
+5: 2,3,1
+2: 1, 3, 2
+"""
+OLD_SOI = """3
+1,Apple, red
+2,Pear
+3,Plum
+7,7,2
+5,2
+2,1,3
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, text):
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_reads_complete_orders(write):
+    ballots = read_ballots(write("a.soc", SOC))
+    assert ballots.names == ("Apple: red", "Pear", "Plum")
+    assert ballots.order.tolist() == [[1, 2, 0], [0, 2, 1]]
+    assert ballots.known.tolist() == [3, 3] and ballots.counts.tolist() == [5, 2]
+
+
+def test_names_are_sorted_by_their_number(write):
+    names = "".join(f"# ALTERNATIVE NAME {number}: item {number}\n" for number in (10, 2, 1, 3, 4, 5, 6, 7, 8, 9))
+    ballots = read_ballots(write("a.soi", f"{names}1: 10,2\n"))
+    assert (
+        ballots.names[1] == "item 2" and ballots.names[9] == "item 10" and ballots.order[0, :3].tolist() == [9, 1, -1]
+    )
+
+
+def test_reads_incomplete_orders_of_the_older_layout(write):
+    ballots = read_ballots(write("a.soi", OLD_SOI))
+    assert ballots.names == ("Apple, red", "Pear", "Plum")
+    assert ballots.order.tolist() == [[1, -1, -1], [0, 2, -1]]
+    assert ballots.known.tolist() == [1, 2] and ballots.counts.tolist() == [5, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [("Pear,Plum,Apple\nApple,,\n\nPlum\n", [1, 1, 1]), ("count,\n4,Pear, Plum,Apple\n2,Apple\n1,Plum\n", [4, 2, 1])],
+)
+def test_reads_csv(write, text, counts):
+    ballots = read_ballots(write("a.csv", text))
+    assert ballots.names == ("Pear", "Plum", "Apple") and ballots.counts.tolist() == counts
+    assert ballots.order.tolist() == [[0, 1, 2], [2, -1, -1], [1, -1, -1]]
+
+
+def test_batches_are_drawn_by_voters(write):
+    task = Preferences(write("a.soc", SOC), test_share=0)
+    batch = task.training_batch(0, 0, 700)
+    assert batch.items.tolist() == [[0, 1, 2]] * 700 and batch.known.tolist() == [3] * 700
+    orders, counts = batch.order.unique(dim=0, return_counts=True)
+    assert orders.tolist() == [[0, 2, 1], [1, 2, 0]] and counts.tolist() == [200, 500]
+
+
+def test_partial_ballots_keep_their_prefix_and_complete_it_at_random(write):
+    task = Preferences(write("a.soi", "4\n1,a\n2,b\n3,c\n4,d\n9,9,2\n8,3\n1,2,4\n"), test_share=0)
+    batch = task.training_batch(0, 0, 9 * 60)
+    check_order(batch.order)
+    short = batch.order[batch.known == 1]
+    assert len(short) == 480 and (short[:, 0] == 2).all()
+    counts = short.unique(dim=0, return_counts=True)[1]
+    assert len(counts) == 6 and counts.min() > 50
+    longer = batch.order[batch.known == 2]
+    assert len(longer) == 60 and {tuple(order) for order in longer.tolist()} == {(1, 3, 0, 2), (1, 3, 2, 0)}
+
+
+def test_held_out_voters_are_apart(write):
+    lines = "\n".join(f"{name},x,y" for name in range(50))
+    task = Preferences(write("a.csv", lines), test_share=0.2)
+    trained = {order[0] for order in task.training_batch(0, 0, 40).order.tolist()}
+    tested = {order[0] for batch in task.test_batches(10, 4) for order in batch.order.tolist()}
+    assert len(trained) == 40 and len(tested) == 10 and not trained & tested
+
+
+def test_batches_are_functions_of_seed_and_step(write):
+    file = write("a.soi", OLD_SOI)
+    task = Preferences(file, test_share=0)
+    batch, again = task.training_batch(3, 1, 7), Preferences(file, test_share=0).training_batch(3, 1, 7)
+    assert torch.equal(batch.order, again.order) and torch.equal(batch.known, again.known)
+    assert not torch.equal(batch.order, task.training_batch(4, 1, 7).order)
+    (whole,), parts = task.test_batches(7, 7), list(task.test_batches(7, 3))
+    assert torch.equal(whole.order, torch.cat([part.order for part in parts]))
+
+
+def test_score_looks_at_what_the_ballot_gives(write):
+    task = Preferences(write("a.soi", OLD_SOI), test_share=0)
+    (batch,) = task.test_batches(7, 7)
+    order = torch.tensor([[1, 0, 2]]).expand(7, 3)
+    scores = task.score(batch, order)
+    is_pear = batch.known == 1  # "Pear first", which the order has; "Apple, Plum", of which it has nothing in place
+    assert is_pear.sum() == 5
+    assert torch.equal(scores["accuracy"], is_pear.double()) and torch.equal(scores["correctness"], is_pear.double())
+    # Apple before Plum is right, Apple and Plum before Pear are not: 1 - 2 * 2 / 3.
+    torch.testing.assert_close(
+        scores["kendall_tau_of_ranks"], torch.where(is_pear, 1.0, -1 / 3).double(), atol=1e-6, rtol=0
+    )
+
+
+def test_models_read_the_items(write):
+    task = Preferences(write("a.soc", SOC))
+    model = SoftRankModel(SoftRankConfig(d_model=16, heads=2, embedder=task.embedder()))
+    assert task.max_items() == 3 and model.embed(task.training_batch(0, 0, 2).items).shape == (2, 3, 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toc", "", r"a file of ballots must end in .soc, .soi, .csv, got a.toc"),
+        ("a.soc", SOC.replace("2,3,1", "2,3"), "a .soc ballot must name all 3 items, one names 2"),
+        ("a.soi", SOC.replace("2,3,1", "2,2"), "a ballot names an item twice: Pear, Pear"),
+        ("a.soi", SOC.replace("2,3,1", "{2,3},1"), "has ties; .soc and .soi files hold strict orders"),
+        ("a.soi", SOC.replace("2,3,1", "2,4"), r"items are numbered 1 to 3, a ballot has \[2, 4\]"),
+        ("a.soi", SOC.replace("5: 2", "0: 2"), "a ballot's count must be at least 1, got 0"),
+        ("a.soi", SOC.replace("2,3,1", "two"), "is not a PrefLib file of strict orders: invalid literal"),
+        ("a.soi", "hello", "is not a PrefLib file of strict orders"),
+        ("a.csv", "", "has no ballots"),
+        ("a.csv", "count\nmany,a,b", r"the first column must be a count, got \['many'\]"),
+        ("a.csv", "a,,b", "empty cells may stand at the end of a ballot only"),
+    ],
+)
+def test_broken_files_are_refused(write, name, text, message):
+    with pytest.raises(ValueError, match=message):
+        read_ballots(write(name, text))
+
+
+def test_other_errors(write, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none.soc is missing: PrefLib files are at preflib.org"):
+        Preferences(str(tmp_path / "none.soc")).max_items()
+    with pytest.raises(ValueError, match="test_share must be at least 0 and below 1, got 1"):
+        Preferences("a.soc", test_share=1)
+    with pytest.raises(ValueError, match=r"has 1 voters, too few to hold out a share of 0\.2: use 0"):
+        Preferences(write("one.csv", "a,b\n")).training_batch(0, 0, 1)
