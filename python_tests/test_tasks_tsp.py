@@ -141,6 +141,12 @@ def test_symmetries_and_starts_keep_the_tour(file):
     assert torch.equal(batch.items, again.items) and torch.equal(batch.order, again.order)
 
 
+def test_random_starts_keep_the_direction(file):
+    batch = TSP(training_file=file, random_start=True).training_batch(0, 0, 60)
+    area, file_area = signed_area(batch.extras["points"], batch.order), 0.8 * 0.75 * torch.tensor([1, -1 / 4, 1 / 16])
+    assert sorted(set(area.float().tolist())) == pytest.approx(sorted(file_area.tolist()))
+
+
 def test_score(file):
     task = TSP(test_file=file)
     (batch,) = task.test_batches(3, 3)
