@@ -19,6 +19,7 @@ from timing import timed_together
 
 from softrank_ext import SoftRankConfig, SoftRankModel, reference
 
+PARTS = ("speed", "cache", "memory")
 PLACES = 64
 SPEED = {1: 5.0, 16: 3.5, 64: 3.0, 256: 2.5}  # batch: ratio to the eager cached loop that is required
 TEACHER_FORCED = {64: 1.5, 256: 1.5}  # batch: ratio to a teacher-forced pass that is allowed
@@ -59,9 +60,10 @@ class Decoding:
         return scores.log_softmax(2)
 
 
-def speed_rows(model: SoftRankModel, rounds: int) -> list[dict]:
+def speed_rows(model: SoftRankModel, rounds: int, batches: list[int]) -> list[dict]:
     rows = []
-    for batch, required in SPEED.items():
+    for batch in batches:
+        required = SPEED[batch]
         decoding = Decoding(model, batch, PLACES)
         times = timed_together(
             {
@@ -167,11 +169,19 @@ def table(rows: list[dict]) -> str:
 def main() -> int:
     parser = report.options("Speed of the compiled decoder.")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which the sides take turns")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure")
+    parser.add_argument("--batches", nargs="+", type=int, choices=SPEED, default=list(SPEED), help="for the speed part")
     args = parser.parse_args()
     about = report.begin(args)
     torch.set_grad_enabled(False)
     model = make_model()
-    rows = [*speed_rows(model, args.rounds), *cache_rows(model, min(args.rounds, 3)), memory_row(model, args.threads)]
+    rows = []
+    if "speed" in args.parts:
+        rows += speed_rows(model, args.rounds, args.batches)
+    if "cache" in args.parts:
+        rows += cache_rows(model, min(args.rounds, 3))
+    if "memory" in args.parts:
+        rows.append(memory_row(model, args.threads))
     return report.finish(args, about, rows, table(rows))
 
 

@@ -13,9 +13,14 @@ BENCH = Path(__file__).parents[1] / "bench"
 pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench folder")
 
 
+def _run_script(name: str, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, str(BENCH / name), *arguments], capture_output=True, text=True, env=dict(os.environ)
+    )
+
+
 def _run(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(BENCH / "ops.py"), "--repeats", "3", "--seconds", "0.01", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    return _run_script("ops.py", "--repeats", "3", "--seconds", "0.01", *arguments)
 
 
 def test_ops_benchmark_runs_and_compares(tmp_path):
@@ -58,3 +63,43 @@ def test_compare_allows_for_noise(monkeypatch):
     assert report.regressions(rows, before, 0.3) == []
     rows[0]["ratio"] = 1.3
     assert report.regressions(rows, before, 0.3) == ["a: 2.00x fell to 1.30x"]
+
+
+def test_decode_benchmark_runs():
+    run = _run_script(
+        "decode.py", "--parts", "speed", "memory", "--batches", "1", "--rounds", "1", "--json", "--threads", "1"
+    )
+    assert run.returncode == 0, run.stderr
+    rows = json.loads(run.stdout)["rows"]
+    speed, teacher_forced, memory = rows
+    assert speed["required"] == 5.0
+    assert abs(speed["ratio"] - speed["other_ms"] / speed["ours_ms"]) < 1e-9
+    assert abs(teacher_forced["ratio"] - teacher_forced["ours_ms"] / teacher_forced["other_ms"]) < 1e-9
+    assert memory["allowed"] == 1.3
+    assert 0 < memory["ratio"] < 1.3  # not a matter of speed: the caches of a tile, not of the batch
+
+
+def test_runtime_benchmark_runs(tmp_path):
+    picture = tmp_path / "runtime.png"
+    run = _run_script(
+        "runtime.py", "--grid", "3", "--samples", "2", "--repeats", "3", "--threads", "1", "--plot", str(picture)
+    )
+    assert run.returncode == 0, run.stderr
+    *shown, line = run.stdout.strip().splitlines()
+    rows = json.loads(line)["rows"]
+    methods = [(row["method"], row["mode"]) for row in rows]
+    modes = ("no cache", "cache", "compiled")
+    baseline = "SymmetricDiffusers (GPL)"
+    assert methods == [(baseline, "one pass"), *((name, mode) for name in ("cGPL", "pointer-cGPL") for mode in modes)]
+    for row in rows:
+        assert row["seconds"] > 0
+        assert any(row["method"] in text and row["mode"] in text for text in shown)
+    assert picture.stat().st_size > 5000
+
+
+def test_runtime_benchmark_refuses_nonsense():
+    run = _run_script("runtime.py", "--grid", "5")
+    assert run.returncode != 0
+    assert "invalid choice: 5 (choose from 3, 4, 8)" in run.stderr
+    run = _run_script("runtime.py", "--samples", "0")
+    assert "--samples must be at least 1, got 0" in run.stderr
