@@ -90,7 +90,11 @@ class Sorting:
 def _batch(images: Tensor, labels: Tensor, digits: Tensor, ties: Tensor) -> Batch:
     """digits: (B, N, 4) int64, rows of images. ties: (B, N) int64, distinct in a row: equal numbers ascend by it."""
     B, N, _ = digits.shape
-    items = images[digits.flatten()].reshape(B, N, DIGITS, 28, 28).transpose(2, 3)  # (B, N, 28, 4, 28)
+    # Pixel rows are gathered straight to their places, four bytes at a time: some eight times faster than whole images
+    # followed by a transposition.
+    pixel_rows = images.view(torch.int32).reshape(-1, 7)  # (images * 28, 28 bytes)
+    index = digits[:, :, None] * 28 + torch.arange(28)[:, None]  # (B, N, 28, 4)
+    items = pixel_rows.index_select(0, index.flatten()).view(torch.uint8)  # (B * N * 28 * 4, 28)
     powers = torch.tensor([1000, 100, 10, 1])
     numbers = (labels[digits] * powers).sum(2)  # (B, N)
     order = (numbers * N + ties).argsort(1)
