@@ -6,6 +6,7 @@ flips are asked for. Training uses CIFAR-10's training images, testing its test 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,16 +24,17 @@ IMAGE_SIDE = 32
 class Jigsaw:
     """Patches of an image in random order.
 
-    grid: n, one of 2, 3, 4, 8. flip: mirror every other training image, at random (the published experiments do not).
-    root: the folder that has CIFAR-10, see `tasks.data`.
-
-    items (B, n^2, 3, side, side) uint8 with `side = 32 // n`; for n = 3 the last two rows and columns are dropped.
-    extras: patch_classes (B, n^2) int64, the first item with the same pixels: equal patches are interchangeable.
+    items (B, n^2, 3, side, side) uint8 with n the grid and `side = 32 // n`; for n = 3 the last two rows and columns
+    are dropped. extras: patch_classes (B, n^2) int64, the first item with the same pixels: equal patches are
+    interchangeable.
     """
 
-    grid: int = 3
+    grid: Literal[2, 3, 4, 8] = 3
+    """Patches along a side."""
     flip: bool = False
+    """Mirror training images at random, half of them; the published experiments do not."""
     root: str | None = None
+    """Folder that has CIFAR-10, by default SOFTRANK_DATA, else ~/.cache/softrank_ext."""
 
     name = "jigsaw"
 

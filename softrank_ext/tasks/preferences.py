@@ -38,14 +38,14 @@ class Ballots(NamedTuple):
 class Preferences:
     """The ballots of a file; each voter counts once.
 
-    file: .soc, .soi or .csv. test_share: the share of voters that are held out for testing; 0 tests on all of them.
-
     items (B, N) int64: the item's number, 0 to N - 1, in the order of `read_ballots(file).names`. known (B,): how many
     leading places of `order` the ballot gives; after them the other items stand in random order.
     """
 
     file: str
+    """Ballots: a .soc, .soi or .csv file."""
     test_share: float = 0.2
+    """Share of voters that are held out for testing; 0 tests on all of them."""
 
     name = "preferences"
 

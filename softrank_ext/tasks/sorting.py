@@ -7,6 +7,7 @@ training images, testing its test images.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,17 +24,17 @@ CNNS = {"paper": "number-cnn", "light": "light-number-cnn"}
 class Sorting:
     """Lists of `num_items` four-digit images to be put in ascending order.
 
-    num_items: N, or the largest N if min_items is given: then every batch draws its own N from that range (which needs
-    a pointer head). cnn: how the network reads an image, "paper" or "light" (a tenth of the work, for CPUs). root: the
-    folder that has MNIST, see `tasks.data`.
-
     items (B, N, 1, 28, 112) uint8; extras: labels (B, N) int64, 0 to 9999. The right order of equal labels is random.
     """
 
     num_items: int = 9
+    """Items of a list; with min_items, the most that a list may have."""
     min_items: int | None = None
-    cnn: str = "paper"
+    """If given, every batch draws its number of items, from here to num_items; a linear head cannot read that."""
+    cnn: Literal["paper", "light"] = "paper"
+    """How the network reads an image: by the published CNN, or by one of a tenth of the work, for CPUs."""
     root: str | None = None
+    """Folder that has MNIST, by default SOFTRANK_DATA, else ~/.cache/softrank_ext."""
 
     name = "sorting"
 

@@ -18,6 +18,7 @@ from functools import lru_cache
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 import numpy as np
 import torch
@@ -34,22 +35,22 @@ DIRECTIONS = ("file", "counterclockwise", "random")
 
 @dataclass(frozen=True)
 class TSP:
-    """Uniform points with their shortest tours, from text files (see above).
-
-    training_file, test_file: each needed only for what its name says. direction: of the tour: "file" (as it stands
-    there, as published), "counterclockwise" (which a model can infer from the points) or "random". The following act on
-    training instances only. symmetries: apply one of the eight symmetries of the square, drawn anew each time.
-    random_start: start at any node instead of the file's start.
+    """Points of the unit square with their shortest tours, from text files, an instance a line.
 
     items (B, N, 2) float32; first (B,): the start. extras: points (B, N, 2) float64, best_length (B,) float64, of the
     file's tour.
     """
 
     training_file: str | None = None
+    """Text file of instances to train on."""
     test_file: str | None = None
-    direction: str = "file"
+    """Text file of instances to test on."""
+    direction: Literal["file", "counterclockwise", "random"] = "file"
+    """Of the tours: as in the file (as published), one that the points determine, or either (in training)."""
     symmetries: bool = False
+    """Turn and mirror the points of training instances, by one of the square's eight symmetries at random."""
     random_start: bool = False
+    """Let training tours start at any node instead of the file's start."""
 
     name = "tsp"
 
