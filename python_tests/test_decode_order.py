@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from softrank_ext import noise, ops, reference
+from softrank_ext import build_info, noise, ops, reference
 from softrank_ext.model import DECODER_HEADS, HEADS, sine_cosine
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -380,7 +380,8 @@ def test_a_draft_changes_the_work_only(make_model, head, is_greedy, dtype):
         assert (places_run >= choices).all(), name
         if name == "right":
             assert torch.equal(places_run, choices)
-            assert (passes <= 2).all()
+            # Blocks double: 2, 4, 8 and 16 places are more than the 23 choices. Plain torch makes no use of drafts.
+            assert (passes <= (4 if build_info()["kernels"] == "compiled" else 23)).all()
 
 
 def test_drafted_draws_follow_the_enumerated_probabilities(make_model):

@@ -154,8 +154,9 @@ int64_t tile_rows(const TransformerShape& shape) {
   return fitting < fewest ? fewest : fitting > most_tile_rows ? most_tile_rows : fitting;
 }
 
-// Places of a draft that are tried in a row's first pass.
-constexpr int64_t first_block = 16;
+// Places of a draft that are tried in the first pass of a tile's rows. A pass over few tokens costs little more than
+// one over a single token; with many rows there are tokens enough, and a wrong guess costs as much as a right one.
+inline int64_t first_block(int64_t rows) { return rows < 16 ? most_tokens / 2 / rows : 2; }
 
 template <typename T>
 struct TransformerKernels {

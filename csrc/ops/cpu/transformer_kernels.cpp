@@ -630,7 +630,7 @@ class TileDecoder {
       for (int64_t place = 0; place < own.count; ++place) {
         own.upcoming[place] = number_of(own, tile_.draft[row * n_ + place]);
       }
-      own.block = first_block;
+      own.block = first_block(tile_.rows);
     }
     tile_.work[2 * row] = tile_.work[2 * row + 1] = 0;
     memory_sizes_[row] = own.count;
