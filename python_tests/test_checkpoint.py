@@ -1,5 +1,6 @@
 """Saving and loading: what is read is what was written, and every damage is named."""
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -139,3 +140,48 @@ def test_config_of_another_size_is_told(folder, make_model):
     path.write_text(json.dumps({**json.loads(path.read_text()), "feed_forward": config.feed_forward}))
     with pytest.raises(ValueError, match=r"feed_in\.(weight|bias) must be \(32.*got \(24"):
         SoftRankModel.from_pretrained(folder)
+
+
+def test_training_state_is_read_as_written(tmp_path):
+    tensors = {"model.a": torch.arange(6.0).view(2, 3).T, "optimizer.step.a": torch.tensor(3.0)}
+    checkpoint.save_training(tmp_path / "last", tensors, {"iteration": 7, "best": None, "config": {"seed": 1}})
+    read, state = checkpoint.load_training(tmp_path / "last")
+    assert state == {"iteration": 7, "best": None, "config": {"seed": 1}}
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], tensors[name]) for name in tensors)
+    assert [path.name for path in (tmp_path / "last").iterdir()] == ["training.safetensors"]
+
+
+def test_wrong_training_states_are_told(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no run to resume in .*: .*training\.safetensors is missing"):
+        checkpoint.load_training(tmp_path / "last")
+    save_file({"a": torch.zeros(2)}, tmp_path / "training.safetensors")
+    with pytest.raises(ValueError, match=r"training\.safetensors is not a training state: its header has no state"):
+        checkpoint.load_training(tmp_path)
+    (tmp_path / "training.safetensors").write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"training\.safetensors is truncated or not a safetensors file"):
+        checkpoint.load_training(tmp_path)
+
+
+def test_files_are_on_disk_before_they_take_the_old_ones_place(folder, make_model, monkeypatch):
+    done = []
+    monkeypatch.setattr(checkpoint.os, "fsync", lambda number: done.append("fsync"))
+    replace_file = checkpoint.os.replace
+
+    def replace_and_note(new, path):
+        done.append("replace")
+        replace_file(new, path)
+
+    monkeypatch.setattr(checkpoint.os, "replace", replace_and_note)
+    make_model("pointer").save_pretrained(folder)
+    assert done == ["fsync", "replace", "fsync"] * 2
+
+
+def test_space_is_tried_and_given_back(tmp_path):
+    checkpoint.check_space(tmp_path / "run", 3 * 2**20 + 5)
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_hash_is_that_of_the_weights_file(folder):
+    expected = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert checkpoint.hash_of(folder) == expected

@@ -219,14 +219,14 @@ def test_the_yardsticks_can_tell():
 @pytest.mark.slow
 @pytest.mark.skipif(DATA is None, reason="needs SOFTRANK_DATA")
 def test_sorts_five_pictures_of_numbers():
-    """About three minutes on two idle cores: `SOFTRANK_DATA=... pytest -m slow -k five_pictures`."""
+    """About three minutes on one core: `SOFTRANK_DATA=... pytest -m slow -k five_pictures`."""
     from softrank_ext.tasks.sorting import Sorting
 
-    torch.set_num_threads(os.cpu_count() or 1)
     task = Sorting(num_items=5, cnn="light")
     config = TrainConfig(
-        iterations=1500, batch_size=64, draws=4, learning_rate=1e-3, warmup=100, ema=0.99, log_every=500
+        iterations=600, batch_size=64, draws=4, learning_rate=1e-3, warmup=100, ema=0.99, log_every=100
     )
     model = train(small_model(task, width=64, encoder_layers=2, decoder_layers=2), task, config).model
     row = evaluate(model, task, count=512)
+    print(row["metrics"])
     assert row["metrics"]["accuracy"]["mean"] > SORTING_BAR  # guessing sorts 1 list in 120

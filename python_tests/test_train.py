@@ -112,6 +112,9 @@ class TestLoss:
         assert float(((counts - 1000.0) ** 2 / 1000).sum()) < 18.5  # chi-square of 4 degrees at 0.001
         continuous = seen[1][1].sort().values
         assert float(continuous[0]) > 0 and float(continuous[-1]) <= 1
+        ends = torch.tensor([0.0, 1 - 2**-24])
+        assert DenoisingLoss(tiny_model(steps=5))._times(ends).tolist() == pytest.approx([0.2, 1.0])
+        assert DenoisingLoss(tiny_model(time="continuous"))._times(ends).tolist() == [1.0, 2**-24]
         expected = torch.linspace(0, 1, 5000)
         assert float((continuous - expected).abs().max()) < 1.95 / math.sqrt(5000)  # Kolmogorov at 0.001
 
