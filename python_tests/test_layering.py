@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "sampler": {"ops", "bridge", "model", "noise", "constraints", "permutations"},
     "metrics": {"permutations", "_libraries", "_C"},
     "checkpoint": {"model"},
-    "tasks": {"permutations", "metrics", "tasks"},
+    "tasks": {"permutations", "metrics", "tasks", "_libraries"},
     "baselines": {
         "ops", "bridge", "model", "noise", "constraints", "permutations", "sampler", "tasks", "metrics", "checkpoint",
         "baselines",

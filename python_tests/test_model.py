@@ -313,7 +313,7 @@ def test_embedder_errors():
     named = replace(TINY, embedder={"kind": "linear", "features": 2})
     with pytest.raises(ValueError, match=r"embedder must be left out where config\.embedder names one, got both"):
         SoftRankModel(named, nn.Linear(2, 16))
-    with pytest.raises(ValueError, match="embedder kind must be one of linear, learned, .*got 'cnn'"):
+    with pytest.raises(ValueError, match=r"embedder kind must be one of linear, learned, .*got 'cnn'"):
         make_embedder(16, {"kind": "cnn"})
     with pytest.raises(ValueError, match=r"embedder of kind 'linear' does not take \{'sizes': 2\}"):
         make_embedder(16, {"kind": "linear", "sizes": 2})

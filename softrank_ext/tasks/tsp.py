@@ -26,6 +26,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from softrank_ext import metrics
+from softrank_ext._libraries import compiled_module, uses_reference
 from softrank_ext.permutations import check_order
 from softrank_ext.tasks import Batch
 from softrank_ext.tasks.draws import generator_of, rows_of_passes
@@ -89,12 +90,16 @@ class TSP:
             yield tour_batch(points[rows], self._directed(points[rows], order[rows], None))
 
     def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
-        length = batch_tour_length(batch, order)
-        return {
-            "gap": metrics.gap(length, batch.extras["best_length"]),
-            "length": length,
-            "validity": metrics.tour_validity(order, batch.first),
-        }
+        """Gap, length and validity; gap and length after `two_opt` apart (Euclidean tours, compiled libraries)."""
+        length, best_length = batch_tour_length(batch, order), batch.extras["best_length"]
+        validity = metrics.tour_validity(order, batch.first)
+        scores = {"gap": metrics.gap(length, best_length), "length": length, "validity": validity}
+        if "distances" not in batch.extras and not uses_reference():
+            points, polished = batch.extras["points"], length.clone()
+            is_tour = metrics.tour_validity(order) == 1
+            polished[is_tour] = metrics.tour_length(points[is_tour], two_opt(points[is_tour], order[is_tour]))
+            scores |= {"gap_after_2opt": metrics.gap(polished, best_length), "length_after_2opt": polished}
+        return scores
 
     def _directed(self, points: Tensor, order: Tensor, generator: torch.Generator | None) -> Tensor:
         if self.direction == "counterclockwise":
@@ -118,6 +123,20 @@ def batch_tour_length(batch: Batch, order: Tensor) -> Tensor:
     if "distances" in batch.extras:
         return metrics.matrix_tour_length(batch.extras["distances"], order)
     return metrics.tour_length(batch.extras["points"], order)
+
+
+def two_opt(points: Tensor, order: Tensor, neighbours: int = 10) -> Tensor:
+    """Tours (B, N) through points (B, N, 2), shortened until no reversal of a part helps; the first item stays first.
+
+    A point's new neighbour is sought among its nearest `neighbours`. No tour gets longer.
+    """
+    check_order(order)
+    if points.shape != (*order.shape, 2):
+        raise ValueError(f"points must be {(*order.shape, 2)} to fit order, got {tuple(points.shape)}")
+    if not isinstance(neighbours, int) or neighbours < 1:
+        raise ValueError(f"neighbours must be an integer of at least 1, got {neighbours!r}")
+    shorter = compiled_module().two_opt(points.double().cpu().numpy(), order.cpu().numpy(), neighbours)
+    return torch.from_numpy(shorter).to(order.device)
 
 
 def signed_area(points: Tensor, order: Tensor) -> Tensor:
