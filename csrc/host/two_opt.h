@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
+#include <utility>
 #include <vector>
 
 namespace softrank {
@@ -14,14 +14,15 @@ class TwoOpt {
   // points: (n, 2). neighbours: how many of the nearest points are tried as a new neighbour of each point.
   TwoOpt(const double* points, int64_t n, int64_t neighbours)
       : points_(points), n_(n), near_count_(std::min(neighbours, n - 1)), near_(n * std::max<int64_t>(near_count_, 0)) {
-    std::vector<int64_t> others(n);
+    std::vector<std::pair<double, int64_t>> others(n);
     for (int64_t a = 0; a < n; ++a) {
-      std::iota(others.begin(), others.end(), 0);
-      others.erase(others.begin() + a);
-      std::partial_sort(others.begin(), others.begin() + near_count_, others.end(),
-                        [&](int64_t b, int64_t c) { return distance(a, b) < distance(a, c); });
-      std::copy_n(others.begin(), near_count_, near_.begin() + a * near_count_);
-      others.resize(n);
+      others.clear();
+      for (int64_t b = 0; b < n; ++b) {
+        if (b != a) others.emplace_back(distance(a, b), b);
+      }
+      std::nth_element(others.begin(), others.begin() + (near_count_ > 0 ? near_count_ - 1 : 0), others.end());
+      std::sort(others.begin(), others.begin() + near_count_);
+      for (int64_t i = 0; i < near_count_; ++i) near_[a * near_count_ + i] = others[i].second;
     }
   }
 
@@ -52,7 +53,8 @@ class TwoOpt {
 
  private:
   double distance(int64_t a, int64_t b) const {
-    return std::hypot(points_[2 * a] - points_[2 * b], points_[2 * a + 1] - points_[2 * b + 1]);
+    const double x = points_[2 * a] - points_[2 * b], y = points_[2 * a + 1] - points_[2 * b + 1];
+    return std::sqrt(x * x + y * y);
   }
   int64_t after(int64_t a) const { return tour_[place_[a] + 1 == n_ ? 0 : place_[a] + 1]; }
   int64_t before(int64_t a) const { return tour_[place_[a] == 0 ? n_ - 1 : place_[a] - 1]; }
