@@ -118,7 +118,7 @@ def test_untrained_models_do_not_pass():
 @pytest.mark.skipif(DATA is None, reason="needs SOFTRANK_DATA")
 @pytest.mark.parametrize("name", ("sorting", "jigsaw", "tsp"))
 def test_overfits_eight_instances_of_the_real_task(name):
-    assert overfit(Fixed(_real_tasks()[name]()), iterations=200, width=64) == 1.0
+    assert overfit(Fixed(_real_tasks()[name]()), iterations=100, width=64) == 1.0
 
 
 def code_of(orders: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ def test_learns_the_known_places_of_partial_rankings():
     whole = LAWS["cyclic of 4"]
     law = Prefixes(whole.orders, whole.probabilities)
     config = TrainConfig(
-        iterations=300, batch_size=128, learning_rate=3e-3, warmup=50, weight_decay=0.0, ema=0.99, log_every=300,
+        iterations=200, batch_size=128, learning_rate=3e-3, warmup=50, weight_decay=0.0, ema=0.99, log_every=200,
         prefetch=False,
     )  # fmt: skip
     model = train(small_model(law), law, config, quiet=True).model
