@@ -146,8 +146,7 @@ def plot(rows: list[dict], path: str) -> None:
             color=[colors[row["mode"]] for row in own],
         )
         axis.bar_label(bars, fmt="%.3g", padding=3)
-        axis.set_xscale("log")
-        axis.margins(x=0.25)
+        axis.margins(x=0.2)
         axis.set_title(f"{grid}x{grid}")
         axis.set_xlabel("samples per second")
         axis.spines[["top", "right"]].set_visible(False)
