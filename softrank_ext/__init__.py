@@ -6,7 +6,8 @@ from softrank_ext._libraries import build_info, installed_version, load_librarie
 load_libraries()
 
 from softrank_ext import bridge, checkpoint, metrics, noise, permutations  # noqa: E402
-from softrank_ext.model import EMBEDDERS, SoftRankConfig, SoftRankModel  # noqa: E402
+from softrank_ext.incremental import IncrementalDecoder  # noqa: E402
+from softrank_ext.model import EMBEDDERS, PRESETS, SoftRankConfig, SoftRankModel  # noqa: E402
 from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
 from softrank_ext.sampler import Samples, sample  # noqa: E402
 from softrank_ext.tasks.embedders import TASK_EMBEDDERS  # noqa: E402
@@ -15,6 +16,8 @@ EMBEDDERS.update(TASK_EMBEDDERS)
 
 __version__ = installed_version()
 __all__ = [
+    "PRESETS",
+    "IncrementalDecoder",
     "Samples",
     "SoftRankConfig",
     "SoftRankModel",

@@ -10,6 +10,20 @@
 
 namespace softrank {
 
+struct TransformerShape {
+  int64_t layers, model_width, feed_width, heads, slots;
+  bool norm_first;
+
+  int64_t head_width() const { return model_width / heads; }
+};
+
+// Rows that a tile has at most, and tokens that pass through the layers together at most.
+constexpr int64_t most_tile_rows = 32;
+constexpr int64_t most_tokens = 64;
+
+// Functions here have internal linkage: each instruction set's file keeps its own copy, and none runs another's.
+namespace {
+
 // Numbers of T in 64 bytes: the width of a panel of packed weights, and what all row lengths are rounded up to.
 template <typename T>
 constexpr int64_t panel_width = 64 / sizeof(T);
@@ -18,13 +32,6 @@ template <typename T>
 constexpr int64_t padded(int64_t n) {
   return (n + panel_width<T> - 1) / panel_width<T> * panel_width<T>;
 }
-
-struct TransformerShape {
-  int64_t layers, model_width, feed_width, heads, slots;
-  bool norm_first;
-
-  int64_t head_width() const { return model_width / heads; }
-};
 
 // Weights of a layer as `decode_order` and `encode` list them.
 constexpr int64_t tensors_per_decoder_layer = 20, tensors_per_encoder_layer = 12;
@@ -105,6 +112,21 @@ struct CacheLayout {
   }
 };
 
+// Rows of a tile for this shape. Each step reads the tile's caches once, so they should stay near the core: a few
+// megabytes. But it reads all weights too, so there should be rows to share them, and the matrix products want some.
+template <typename T>
+int64_t tile_rows(const TransformerShape& shape) {
+  constexpr int64_t cache_bytes = 4 << 20, fewest = 6;
+  const int64_t fitting = cache_bytes / (CacheLayout<T>(shape).row * int64_t(sizeof(T)) + 1);
+  return fitting < fewest ? fewest : fitting > most_tile_rows ? most_tile_rows : fitting;
+}
+
+// Places of a draft that are tried in the first pass of a tile's rows. A pass over few tokens costs little more than
+// one over a single token; with many rows there are tokens enough, and a wrong guess costs as much as a right one.
+inline int64_t first_block(int64_t rows) { return rows < 16 ? most_tokens / 2 / rows : 2; }
+
+}  // namespace
+
 // What `decode_tile` reads and writes; rows count from the tile's first. Pointers that may be null say so.
 template <typename T>
 struct DecodeTile {
@@ -140,23 +162,6 @@ struct AdvanceTile {
   const bool* mask;        // (rows, N)
   T* states;               // (rows, positions, D): outputs of the final norm
 };
-
-// Rows that a tile has at most, and tokens that pass through the layers together at most.
-constexpr int64_t most_tile_rows = 32;
-constexpr int64_t most_tokens = 64;
-
-// Rows of a tile for this shape. Each step reads the tile's caches once, so they should stay near the core: a few
-// megabytes. But it reads all weights too, so there should be rows to share them, and the matrix products want some.
-template <typename T>
-int64_t tile_rows(const TransformerShape& shape) {
-  constexpr int64_t cache_bytes = 4 << 20, fewest = 6;
-  const int64_t fitting = cache_bytes / (CacheLayout<T>(shape).row * int64_t(sizeof(T)) + 1);
-  return fitting < fewest ? fewest : fitting > most_tile_rows ? most_tile_rows : fitting;
-}
-
-// Places of a draft that are tried in the first pass of a tile's rows. A pass over few tokens costs little more than
-// one over a single token; with many rows there are tokens enough, and a wrong guess costs as much as a right one.
-inline int64_t first_block(int64_t rows) { return rows < 16 ? most_tokens / 2 / rows : 2; }
 
 template <typename T>
 struct TransformerKernels {

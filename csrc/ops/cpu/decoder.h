@@ -1,0 +1,430 @@
+// The cached decoder: tokens through the layers, single rows or whole tiles from the first place to the last.
+#pragma once
+
+#include "cpu_kernels.h"
+#include "layers.h"
+
+namespace softrank {
+namespace {
+
+// Tokens that pass through the layers together: which row of the tile each belongs to and at which position it stands.
+struct TokenList {
+  int64_t count;
+  int64_t row[most_tokens], position[most_tokens];
+};
+
+// Scratch of one thread, cut from one allocation.
+template <typename T>
+struct Scratch {
+  T *x, *normed, *projected, *attended, *hidden, *weights, *scores, *head_keys, *pick_weights;
+
+  static int64_t layout(const TransformerShape& shape, T* base, Scratch* scratch) {
+    const int64_t width = padded<T>(shape.model_width), tokens = most_tokens;
+    int64_t at = 0;
+    const auto take = [&](int64_t numbers, T* Scratch::* part) {
+      if (scratch != nullptr) scratch->*part = base + at;
+      at += padded<T>(numbers);
+    };
+    take(tokens * width, &Scratch::x);
+    take(tokens * width, &Scratch::normed);
+    take(tokens * padded<T>(3 * shape.model_width), &Scratch::projected);
+    take(tokens * width, &Scratch::attended);
+    take(tokens * padded<T>(shape.feed_width), &Scratch::hidden);
+    take(padded<T>(shape.slots), &Scratch::weights);
+    take(padded<T>(shape.slots), &Scratch::scores);
+    take(most_tile_rows * shape.model_width * padded<T>(shape.slots), &Scratch::head_keys);
+    take(padded<T>(shape.slots), &Scratch::pick_weights);
+    return at;
+  }
+};
+
+template <typename T>
+int64_t scratch_numbers(const TransformerShape& shape) {
+  return Scratch<T>::layout(shape, nullptr, nullptr);
+}
+
+// Takes the tokens in scratch.x through all layers, appending to the caches, and leaves the final norm's output in
+// scratch.normed. memory_sizes: real slots per row of the tile.
+template <typename T>
+void run_layers(const TransformerShape& shape, const T* packed, const TokenList& tokens, const int64_t* memory_sizes,
+                T* cache, const Scratch<T>& scratch) {
+  const DecoderLayout<T> part(shape);
+  const CacheLayout<T> layout(shape);
+  const int64_t width = shape.model_width, stride = padded<T>(width), qkv_stride = padded<T>(3 * width);
+  const int64_t feed = shape.feed_width, feed_stride = padded<T>(feed);
+  const int64_t count = tokens.count;
+  // A sublayer reads x through its norm and adds to x, or reads x, adds, and is followed by its norm.
+  const auto before = [&](const T* norm) -> const T* {
+    if (!shape.norm_first) return scratch.x;
+    layer_norm(scratch.x, count, stride, width, norm, scratch.normed, stride);
+    return scratch.normed;
+  };
+  const auto after = [&](const T* norm) {
+    if (!shape.norm_first) layer_norm(scratch.x, count, stride, width, norm, scratch.x, stride);
+  };
+  for (int64_t layer = 0; layer < shape.layers; ++layer) {
+    const T* weights = packed + layer * part.size;
+    T* layer_cache = cache + layer * layout.layer;
+
+    multiply<T, Store::plain>(before(weights + part.self_norm), count, stride, weights + part.self_qkv, 3 * width,
+                              width, scratch.projected, qkv_stride);
+    for (int64_t m = 0; m < count; ++m) {
+      T* keys = layer_cache + tokens.row[m] * layout.row;
+      const T* qkv = scratch.projected + m * qkv_stride;
+      write_key_value(shape, qkv + width, qkv + 2 * width, tokens.position[m], keys, keys + layout.keys);
+    }
+    for (int64_t m = 0; m < count; ++m) {
+      const T* keys = layer_cache + tokens.row[m] * layout.row;
+      attend_heads(shape, scratch.projected + m * qkv_stride, keys, keys + layout.keys, tokens.position[m] + 1,
+                   scratch.weights, scratch.attended + m * stride);
+    }
+    multiply<T, Store::add>(scratch.attended, count, stride, weights + part.self_out, width, width, scratch.x, stride);
+    after(weights + part.self_norm);
+
+    multiply<T, Store::plain>(before(weights + part.memory_norm), count, stride, weights + part.memory_query, width,
+                              width, scratch.projected, qkv_stride);
+    for (int64_t m = 0; m < count; ++m) {
+      const T* keys = layer_cache + tokens.row[m] * layout.row + layout.keys + layout.values;
+      attend_heads(shape, scratch.projected + m * qkv_stride, keys, keys + layout.keys, memory_sizes[tokens.row[m]],
+                   scratch.weights, scratch.attended + m * stride);
+    }
+    multiply<T, Store::add>(scratch.attended, count, stride, weights + part.memory_out, width, width, scratch.x,
+                            stride);
+    after(weights + part.memory_norm);
+
+    multiply<T, Store::relu>(before(weights + part.feed_norm), count, stride, weights + part.feed_in, feed, width,
+                             scratch.hidden, feed_stride);
+    multiply<T, Store::add>(scratch.hidden, count, feed_stride, weights + part.feed_out, width, feed, scratch.x,
+                            stride);
+    after(weights + part.feed_norm);
+  }
+  layer_norm(scratch.x, count, stride, width, packed + shape.layers * part.size, scratch.normed, stride);
+}
+
+// Fills the memory keys and values of one row from its real slots, which close ranks: attention does not ask where a
+// slot is.
+template <typename T>
+void open_row(const TransformerShape& shape, const T* packed, const T* memory, const bool* mask, T* cache,
+              const Scratch<T>& scratch) {
+  const DecoderLayout<T> part(shape);
+  const CacheLayout<T> layout(shape);
+  const int64_t width = shape.model_width, stride = padded<T>(2 * width);
+  int64_t done = 0;
+  for (int64_t slot = 0; slot < shape.slots;) {
+    int64_t count = 0;
+    for (; slot < shape.slots && count < most_tokens; ++slot) {
+      if (!mask[slot]) continue;
+      std::memcpy(scratch.x + count * width, memory + slot * width, width * sizeof(T));
+      ++count;
+    }
+    for (int64_t layer = 0; layer < shape.layers; ++layer) {
+      multiply<T, Store::plain>(scratch.x, count, width, packed + layer * part.size + part.memory_key_value, 2 * width,
+                                width, scratch.projected, stride);
+      T* keys = cache + layer * layout.layer + layout.keys + layout.values;
+      for (int64_t m = 0; m < count; ++m) {
+        const T* key = scratch.projected + m * stride;
+        write_key_value(shape, key, key + width, done + m, keys, keys + layout.keys);
+      }
+    }
+    done += count;
+  }
+}
+
+template <typename T>
+void open_tile(const TransformerShape& shape, const T* packed, int64_t rows, const T* memory, const bool* mask,
+               T* cache, T* scratch_numbers) {
+  Scratch<T> scratch;
+  Scratch<T>::layout(shape, scratch_numbers, &scratch);
+  const CacheLayout<T> layout(shape);
+  for (int64_t row = 0; row < rows; ++row) {
+    open_row(shape, packed, memory + row * shape.slots * shape.model_width, mask + row * shape.slots,
+             cache + row * layout.row, scratch);
+  }
+}
+
+template <typename T>
+void advance_tile(const TransformerShape& shape, const T* packed, const AdvanceTile<T>& tile, T* scratch_numbers) {
+  Scratch<T> scratch;
+  Scratch<T>::layout(shape, scratch_numbers, &scratch);
+  const int64_t width = shape.model_width, stride = padded<T>(width);
+  int64_t memory_sizes[most_tile_rows];
+  for (int64_t row = 0; row < tile.rows; ++row)
+    memory_sizes[row] = count_real(tile.mask + row * shape.slots, shape.slots);
+  TokenList tokens{};
+  int64_t at[most_tokens];
+  const auto flush = [&] {
+    run_layers(shape, packed, tokens, memory_sizes, tile.cache, scratch);
+    for (int64_t m = 0; m < tokens.count; ++m) {
+      std::memcpy(tile.states + at[m] * width, scratch.normed + m * stride, width * sizeof(T));
+    }
+    tokens.count = 0;
+  };
+  // Position by position, so that a token's predecessors are in the cache or pass together with it.
+  for (int64_t position = 0; position < tile.positions; ++position) {
+    for (int64_t row = 0; row < tile.rows; ++row) {
+      if (memory_sizes[row] == 0) continue;
+      const int64_t m = tokens.count++;
+      at[m] = row * tile.positions + position;
+      tokens.row[m] = row;
+      tokens.position[m] = tile.lengths[row] + position;
+      std::memcpy(scratch.x + m * stride, tile.inputs + at[m] * width, width * sizeof(T));
+      for (int64_t c = width; c < stride; ++c) scratch.x[m * stride + c] = T(0);
+      if (tokens.count == most_tokens) flush();
+    }
+  }
+  if (tokens.count > 0) flush();
+}
+
+// Head keys as (channel, slot) over the real slots of a row, so that the scores of many slots are one vector.
+template <typename T>
+void transpose_head_keys(const TransformerShape& shape, const T* head_keys, const int64_t* slots, int64_t count,
+                         T* out) {
+  const int64_t width = shape.model_width, stride = padded<T>(shape.slots);
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t c = 0; c < width; ++c) out[c * stride + i] = head_keys[slots[i] * width + c];
+  }
+  for (int64_t c = 0; c < width; ++c) {
+    for (int64_t i = count; i < stride; ++i) out[c * stride + i] = T(0);
+  }
+}
+
+// scores[i] = (state . keys[:, i]) for the padded slots.
+template <typename T>
+inline void score_slots(const T* state, const T* keys, int64_t width, int64_t stride, int64_t count, T* scores) {
+  constexpr int64_t together = 4;
+  int64_t first = 0;
+  const auto block = [&]<int64_t Count>() {
+    Vector<T> sum[Count]{};
+    for (int64_t c = 0; c < width; ++c) {
+      const Vector<T> s = broadcast(state[c]);
+      for (int64_t v = 0; v < Count; ++v) sum[v] += s * load(keys + c * stride + first + v * lanes<T>);
+    }
+    for (int64_t v = 0; v < Count; ++v) store<T>(scores + first + v * lanes<T>, sum[v]);
+    first += Count * lanes<T>;
+  };
+  while (first + together * lanes<T> <= stride && first < count) block.template operator()<together>();
+  while (first < count) block.template operator()<1>();
+}
+
+// The state of one row while it is decoded. Real slots are numbered in index order; `remaining` and `upcoming` speak of
+// these numbers.
+struct RowProgress {
+  int64_t* slots;     // real slots by number
+  bool* remaining;    // which may still be picked
+  int64_t* upcoming;  // those that remain, in the draft's order; null without a draft
+  int64_t count;      // real slots
+  int64_t place;      // the next to decide
+  int64_t last;       // the pick before it
+  int64_t block;      // places to try in the next pass
+};
+
+// A row's part of a pass: its tokens begin at `token` and are for `length` places from the row's next one on.
+struct PassPart {
+  int64_t row, token, length;
+};
+
+template <typename T>
+class TileDecoder {
+ public:
+  TileDecoder(const TransformerShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache, T* scratch_numbers)
+      : shape_(shape), packed_(packed), tile_(tile), cache_(cache), n_(shape.slots), width_(shape.model_width) {
+    Scratch<T>::layout(shape, scratch_numbers, &scratch_);
+  }
+
+  PickFailure run() {
+    for (int64_t row = 0; row < tile_.rows; ++row) begin_row(row);
+    // Rows with a choice left go through passes together, as many as there is room for.
+    for (bool is_unfinished = true; is_unfinished;) {
+      is_unfinished = false;
+      tokens_.count = parts_ = 0;
+      for (int64_t row = 0; row < tile_.rows; ++row) {
+        const RowProgress& own = progress_[row];
+        const int64_t choices = own.count - 1 - own.place;
+        if (choices <= 0) continue;
+        is_unfinished = true;
+        const int64_t length = own.block < choices ? own.block : choices;
+        if (tokens_.count + length > most_tokens && !run_pass()) return PickFailure::score_is_nan;
+        add_tokens(row, length);
+      }
+      if (parts_ > 0 && !run_pass()) return PickFailure::score_is_nan;
+    }
+    for (int64_t row = 0; row < tile_.rows; ++row) take_last(row);
+    return PickFailure::none;
+  }
+
+ private:
+  void begin_row(int64_t row) {
+    const bool* mask = tile_.mask + row * n_;
+    RowProgress& own = progress_[row];
+    own = {tile_.real_slots + row * n_, tile_.remaining + row * n_, nullptr, 0, 0, -1, 1};
+    int64_t padding_place = count_real(mask, n_);
+    for (int64_t slot = 0; slot < n_; ++slot) {
+      if (mask[slot]) {
+        own.remaining[own.count] = true;
+        own.slots[own.count++] = slot;
+      } else {
+        tile_.order[row * n_ + padding_place++] = slot;
+      }
+      tile_.log_probs[row * n_ + slot] = T(0);
+    }
+    if (tile_.draft != nullptr) {
+      own.upcoming = tile_.upcoming + row * n_;
+      for (int64_t place = 0; place < own.count; ++place) {
+        own.upcoming[place] = number_of(own, tile_.draft[row * n_ + place]);
+      }
+      own.block = first_block(tile_.rows);
+    }
+    tile_.work[2 * row] = tile_.work[2 * row + 1] = 0;
+    memory_sizes_[row] = own.count;
+    open_row(shape_, packed_, tile_.memory + row * n_ * width_, mask, cache_ + row * CacheLayout<T>(shape_).row,
+             scratch_);
+    transpose_head_keys(shape_, tile_.head_keys + (tile_.is_head_shared ? 0 : row * n_ * width_), own.slots, own.count,
+                        head_keys_of(row));
+  }
+
+  static int64_t number_of(const RowProgress& own, int64_t slot) {
+    int64_t low = 0, high = own.count - 1;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (own.slots[middle] < slot) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  T* head_keys_of(int64_t row) { return scratch_.head_keys + row * width_ * padded<T>(n_); }
+
+  // Tokens for the row's next `length` places: after the first, as if the draft were right.
+  void add_tokens(int64_t row, int64_t length) {
+    const RowProgress& own = progress_[row];
+    pass_[parts_++] = {row, tokens_.count, length};
+    const int64_t stride = padded<T>(width_);
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t place = own.place + i, m = tokens_.count++;
+      const int64_t before = i == 0 ? own.last : own.upcoming[i - 1];
+      tokens_.row[m] = row;
+      tokens_.position[m] = place;
+      const T* token = place == 0 ? tile_.start + row * width_ : tile_.tokens + (row * n_ + own.slots[before]) * width_;
+      T* x = scratch_.x + m * stride;
+      for (int64_t c = 0; c < width_; ++c) x[c] = token[c] + tile_.places[place * width_ + c];
+      for (int64_t c = width_; c < stride; ++c) x[c] = T(0);
+    }
+  }
+
+  // Takes the tokens through the layers and picks; false if a score is NaN.
+  bool run_pass() {
+    run_layers(shape_, packed_, tokens_, memory_sizes_, cache_, scratch_);
+    for (int64_t part = 0; part < parts_; ++part) {
+      if (!pick_part(pass_[part])) return false;
+    }
+    tokens_.count = parts_ = 0;
+    return true;
+  }
+
+  // Picks place by place until a pick differs from the draft: what was computed behind it rests on the wrong prefix.
+  bool pick_part(const PassPart& part) {
+    RowProgress& own = progress_[part.row];
+    tile_.work[2 * part.row] += 1;
+    tile_.work[2 * part.row + 1] += part.length;
+    bool is_as_drafted = true;
+    int64_t picked = 0;
+    while (picked < part.length && is_as_drafted) {
+      if (!pick_place(part.row, part.token + picked)) return false;
+      ++picked;
+      if (own.upcoming != nullptr) is_as_drafted = strike(own, own.last);
+    }
+    if (own.upcoming != nullptr) {
+      own.block = is_as_drafted ? 2 * part.length : picked;
+      if (own.block > most_tokens) own.block = most_tokens;
+    }
+    return true;
+  }
+
+  // Takes the pick off the upcoming slots; true if it was the first of them.
+  static bool strike(RowProgress& own, int64_t pick) {
+    if (own.upcoming[0] == pick) {
+      ++own.upcoming;
+      return true;
+    }
+    int64_t i = 0;
+    while (own.upcoming[i] != pick) ++i;
+    for (; i > 0; --i) own.upcoming[i] = own.upcoming[i - 1];
+    ++own.upcoming;
+    return false;
+  }
+
+  bool pick_place(int64_t row, int64_t token) {
+    RowProgress& own = progress_[row];
+    const int64_t at = row * n_ + own.place;
+    score_slots(scratch_.normed + token * padded<T>(width_), head_keys_of(row), width_, padded<T>(n_), own.count,
+                scratch_.scores);
+    const T* bias = tile_.head_bias + (tile_.is_head_shared ? 0 : row * n_);
+    for (int64_t i = 0; i < own.count; ++i) {
+      scratch_.scores[i] = (scratch_.scores[i] + bias[own.slots[i]]) / tile_.temperature;
+    }
+    const bool is_forced = own.place < tile_.forced_places;
+    const int64_t forced = is_forced ? number_of(own, tile_.forced[at]) : 0;
+    const PickFailure failure = row_kernels<T>().pick(
+        scratch_.scores, own.remaining, tile_.uniform == nullptr ? nullptr : tile_.uniform + at,
+        is_forced ? &forced : nullptr, own.count, &own.last, tile_.log_probs + at, scratch_.pick_weights);
+    if (failure != PickFailure::none) return false;
+    own.remaining[own.last] = false;
+    tile_.order[at] = own.slots[own.last];
+    ++own.place;
+    return true;
+  }
+
+  // The last real slot has no rival: it is taken without a pass, and its log-probability is 0.
+  void take_last(int64_t row) {
+    const RowProgress& own = progress_[row];
+    for (int64_t i = 0; i < own.count; ++i) {
+      if (own.remaining[i]) tile_.order[row * n_ + own.count - 1] = own.slots[i];
+    }
+  }
+
+  const TransformerShape& shape_;
+  const T* packed_;
+  const DecodeTile<T>& tile_;
+  T* cache_;
+  const int64_t n_, width_;
+  Scratch<T> scratch_;
+  RowProgress progress_[most_tile_rows];
+  int64_t memory_sizes_[most_tile_rows];
+  TokenList tokens_{};
+  PassPart pass_[most_tokens];
+  int64_t parts_ = 0;
+};
+
+template <typename T>
+PickFailure decode_tile(const TransformerShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache,
+                        T* scratch_numbers) {
+  return TileDecoder<T>(shape, packed, tile, cache, scratch_numbers).run();
+}
+
+template <typename T>
+void pack_decoder(const TransformerShape& shape, const T* const* weights, T* packed) {
+  const DecoderLayout<T> part(shape);
+  const int64_t width = shape.model_width, feed = shape.feed_width;
+  for (int64_t layer = 0; layer < shape.layers; ++layer) {
+    const T* const* own = weights + layer * tensors_per_decoder_layer;
+    T* to = packed + layer * part.size;
+    pack_norm(own[0], own[1], width, to + part.self_norm);
+    pack_matrix(own[2], own[3], 3 * width, width, to + part.self_qkv);
+    pack_matrix(own[4], own[5], width, width, to + part.self_out);
+    pack_norm(own[6], own[7], width, to + part.memory_norm);
+    pack_matrix(own[8], own[9], width, width, to + part.memory_query);
+    pack_matrix(own[10], own[11], 2 * width, width, to + part.memory_key_value);
+    pack_matrix(own[12], own[13], width, width, to + part.memory_out);
+    pack_norm(own[14], own[15], width, to + part.feed_norm);
+    pack_matrix(own[16], own[17], feed, width, to + part.feed_in);
+    pack_matrix(own[18], own[19], width, feed, to + part.feed_out);
+  }
+  const T* const* final_norm = weights + shape.layers * tensors_per_decoder_layer;
+  pack_norm(final_norm[0], final_norm[1], width, packed + shape.layers * part.size);
+}
+
+}  // namespace
+}  // namespace softrank

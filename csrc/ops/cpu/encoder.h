@@ -1,0 +1,159 @@
+// The encoder: whole rows of tokens through all layers.
+#pragma once
+
+#include "layers.h"
+
+namespace softrank {
+namespace {
+
+// Rows that are encoded together: enough tokens for the matrix products, at least one row.
+inline int64_t rows_together(const TransformerShape& shape) {
+  return shape.slots < most_tokens ? most_tokens / (shape.slots > 0 ? shape.slots : 1) : 1;
+}
+
+// Scratch of the encoder: whole rows of tokens, their queries, and the keys and values of one layer.
+template <typename T>
+struct EncoderScratch {
+  T *x, *query, *keys, *normed, *projected, *hidden, *weights;
+
+  static int64_t layout(const TransformerShape& shape, T* base, EncoderScratch* scratch) {
+    const int64_t width = padded<T>(shape.model_width), rows = rows_together(shape), tokens = rows * shape.slots;
+    const CacheLayout<T> cache(shape);
+    int64_t at = 0;
+    const auto take = [&](int64_t numbers, T* EncoderScratch::* part) {
+      if (scratch != nullptr) scratch->*part = base + at;
+      at += padded<T>(numbers);
+    };
+    take(tokens * width, &EncoderScratch::x);
+    take(tokens * width, &EncoderScratch::query);
+    take(rows * (cache.keys + cache.values), &EncoderScratch::keys);
+    take(most_tokens * width, &EncoderScratch::normed);
+    take(most_tokens * padded<T>(3 * shape.model_width), &EncoderScratch::projected);
+    take(most_tokens * padded<T>(shape.feed_width), &EncoderScratch::hidden);
+    take(padded<T>(shape.slots), &EncoderScratch::weights);
+    return at;
+  }
+};
+
+template <typename T>
+int64_t encoder_scratch_numbers(const TransformerShape& shape) {
+  return EncoderScratch<T>::layout(shape, nullptr, nullptr);
+}
+
+// One layer on the tokens of `rows` rows, sizes[row] of them each, one row after another in scratch.x.
+template <typename T>
+void encode_layer(const TransformerShape& shape, const T* weights, int64_t rows, const int64_t* sizes,
+                  const EncoderScratch<T>& scratch) {
+  const EncoderLayout<T> part(shape);
+  const CacheLayout<T> layout(shape);
+  const int64_t width = shape.model_width, stride = padded<T>(width), qkv_stride = padded<T>(3 * width);
+  const int64_t feed = shape.feed_width, feed_stride = padded<T>(feed);
+  int64_t count = 0;
+  for (int64_t row = 0; row < rows; ++row) count += sizes[row];
+  const auto for_chunks = [&](auto body) {
+    for (int64_t first = 0; first < count; first += most_tokens) {
+      body(first, count - first < most_tokens ? count - first : most_tokens);
+    }
+  };
+  const auto for_tokens = [&](auto body) {
+    for (int64_t row = 0, token = 0; row < rows; ++row) {
+      T* keys = scratch.keys + row * (layout.keys + layout.values);
+      for (int64_t i = 0; i < sizes[row]; ++i, ++token) body(token, i, sizes[row], keys, keys + layout.keys);
+    }
+  };
+  const auto before = [&](const T* norm, int64_t first, int64_t chunk) -> const T* {
+    T* x = scratch.x + first * stride;
+    if (!shape.norm_first) return x;
+    layer_norm(x, chunk, stride, width, norm, scratch.normed, stride);
+    return scratch.normed;
+  };
+  const auto after = [&](const T* norm, int64_t first, int64_t chunk) {
+    T* x = scratch.x + first * stride;
+    if (!shape.norm_first) layer_norm(x, chunk, stride, width, norm, x, stride);
+  };
+  // 1. Queries, keys and values of all tokens.
+  int64_t row = 0, in_row = 0;
+  for_chunks([&](int64_t first, int64_t chunk) {
+    multiply<T, Store::plain>(before(weights + part.self_norm, first, chunk), chunk, stride, weights + part.self_qkv,
+                              3 * width, width, scratch.projected, qkv_stride);
+    for (int64_t m = 0; m < chunk; ++m) {
+      while (in_row == sizes[row]) ++row, in_row = 0;
+      const T* qkv = scratch.projected + m * qkv_stride;
+      T* keys = scratch.keys + row * (layout.keys + layout.values);
+      std::memcpy(scratch.query + (first + m) * stride, qkv, width * sizeof(T));
+      write_key_value(shape, qkv + width, qkv + 2 * width, in_row++, keys, keys + layout.keys);
+    }
+  });
+  // 2. Attention within each row, in the queries' place.
+  for_tokens([&](int64_t token, int64_t, int64_t size, const T* keys, const T* values) {
+    T* query = scratch.query + token * stride;
+    attend_heads(shape, query, keys, values, size, scratch.weights, query);
+  });
+  // 3. Output projection and feed-forward.
+  for_chunks([&](int64_t first, int64_t chunk) {
+    T* x = scratch.x + first * stride;
+    multiply<T, Store::add>(scratch.query + first * stride, chunk, stride, weights + part.self_out, width, width, x,
+                            stride);
+    after(weights + part.self_norm, first, chunk);
+    multiply<T, Store::relu>(before(weights + part.feed_norm, first, chunk), chunk, stride, weights + part.feed_in,
+                             feed, width, scratch.hidden, feed_stride);
+    multiply<T, Store::add>(scratch.hidden, chunk, feed_stride, weights + part.feed_out, width, feed, x, stride);
+    after(weights + part.feed_norm, first, chunk);
+  });
+}
+
+template <typename T>
+void encode_rows(const TransformerShape& shape, const T* packed, int64_t rows, const T* x, const bool* mask, T* memory,
+                 T* scratch_numbers) {
+  EncoderScratch<T> scratch;
+  EncoderScratch<T>::layout(shape, scratch_numbers, &scratch);
+  const int64_t n = shape.slots, width = shape.model_width, stride = padded<T>(width);
+  const EncoderLayout<T> part(shape);
+  for (int64_t first = 0; first < rows; first += rows_together(shape)) {
+    const int64_t together = rows - first < rows_together(shape) ? rows - first : rows_together(shape);
+    int64_t sizes[most_tokens], token = 0;
+    for (int64_t row = 0; row < together; ++row) {
+      sizes[row] = count_real(mask + (first + row) * n, n);
+      for (int64_t slot = (first + row) * n; slot < (first + row + 1) * n; ++slot) {
+        if (!mask[slot]) continue;
+        std::memcpy(scratch.x + token * stride, x + slot * width, width * sizeof(T));
+        for (int64_t c = width; c < stride; ++c) scratch.x[token * stride + c] = T(0);
+        ++token;
+      }
+    }
+    for (int64_t layer = 0; layer < shape.layers; ++layer) {
+      encode_layer(shape, packed + layer * part.size, together, sizes, scratch);
+    }
+    layer_norm(scratch.x, token, stride, width, packed + shape.layers * part.size, scratch.x, stride);
+    token = 0;
+    for (int64_t slot = first * n; slot < (first + together) * n; ++slot) {
+      T* to = memory + slot * width;
+      if (mask[slot]) {
+        std::memcpy(to, scratch.x + token++ * stride, width * sizeof(T));
+      } else {
+        std::memset(to, 0, width * sizeof(T));
+      }
+    }
+  }
+}
+
+template <typename T>
+void pack_encoder(const TransformerShape& shape, const T* const* weights, T* packed) {
+  const EncoderLayout<T> part(shape);
+  const int64_t width = shape.model_width, feed = shape.feed_width;
+  for (int64_t layer = 0; layer < shape.layers; ++layer) {
+    const T* const* own = weights + layer * tensors_per_encoder_layer;
+    T* to = packed + layer * part.size;
+    pack_norm(own[0], own[1], width, to + part.self_norm);
+    pack_matrix(own[2], own[3], 3 * width, width, to + part.self_qkv);
+    pack_matrix(own[4], own[5], width, width, to + part.self_out);
+    pack_norm(own[6], own[7], width, to + part.feed_norm);
+    pack_matrix(own[8], own[9], feed, width, to + part.feed_in);
+    pack_matrix(own[10], own[11], width, feed, to + part.feed_out);
+  }
+  const T* const* final_norm = weights + shape.layers * tensors_per_encoder_layer;
+  pack_norm(final_norm[0], final_norm[1], width, packed + shape.layers * part.size);
+}
+
+}  // namespace
+}  // namespace softrank
