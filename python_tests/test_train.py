@@ -385,7 +385,9 @@ class TestResume:
 
     def test_after_sigkill_amid_a_checkpoint_it_is_bit_exact(self, tmp_path):
         command = [sys.executable, "-c", KILLED_WHILE_SAVING, str(TESTS), str(tmp_path / "killed")]
-        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        done = subprocess.run(
+            command, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=tmp_path, capture_output=True, text=True
+        )
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert checkpoint.load_training(tmp_path / "killed" / "last")[1]["iteration"] == 4
         resumed = train(tiny_model(), SortNumbers(3), QUICK, tmp_path / "killed", resume=True, quiet=True)
@@ -462,7 +464,9 @@ def test_two_processes_train_as_one_does(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(TWO_RANKS)
     command = [*torchrun, str(script), str(TESTS), str(tmp_path / "two"), "1"]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     train_in_float64(str(tmp_path / "one"), 1)
     two, one = (load_file(tmp_path / run / "last" / "training.safetensors") for run in ("two", "one"))
