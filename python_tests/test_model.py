@@ -365,3 +365,10 @@ def test_order_errors(make_model):
 def test_decoder_weights_of_a_head_without_decoder(make_model):
     assert make_model("gpl").packed_weights().decoder == []
     assert all(len(make_model(head).packed_weights().decoder) == 42 for head in DECODER_HEADS)
+
+
+def test_log_prob_compiles_without_a_warning(make_model, recwarn):
+    model, items, order = make_model("pointer"), torch.randn(2, 5, 2), torch.tensor([[1, 3, 2, 0, 4]] * 2)
+    compiled = torch.compile(lambda items: model.log_prob(items, 0.4, order).total, backend="aot_eager")
+    torch.testing.assert_close(compiled(items), model.log_prob(items, 0.4, order).total)
+    assert not [warning for warning in recwarn if "lru_cache" in str(warning.message)]

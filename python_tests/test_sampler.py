@@ -384,3 +384,17 @@ def test_bad_first_items(make_model, first, message):
     mask[1, 2] = False
     with pytest.raises(ValueError, match=message):
         sample(make_model("pointer"), torch.randn(2, 7, 2), mask=mask, first=first)
+
+
+def test_a_half_precision_model_is_refused(make_model):
+    with pytest.raises(ValueError, match=r"the model must be float32 or float64, got torch.float16; convert it with"):
+        sample(make_model("pointer").half(), torch.randn(2, 7, 2))
+
+
+def test_samples_in_inference_mode_leave_training_possible(make_model):
+    """What sampling keeps, the position tables, must not be tensors that autograd refuses."""
+    model, items = make_model("pointer"), torch.randn(2, 11, 2)
+    with torch.inference_mode():
+        order = sample(model, items).order[:, 0]
+    model.log_prob(items, 0.4, order.clone()).total.sum().backward()
+    assert model.start.grad.isfinite().all()

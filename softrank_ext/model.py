@@ -149,7 +149,8 @@ def make_embedder(d_model: int, embedder: Mapping[str, object]) -> nn.Module:
 
 def sine_cosine(length: int, d_model: int, like: Tensor) -> Tensor:
     """Position table (length, D): sine on even channels, cosine on odd ones, base 10000; dtype and device of `like`."""
-    return _sine_cosine(length, d_model, like.dtype, like.device)
+    make = _sine_cosine.__wrapped__ if torch.compiler.is_compiling() else _sine_cosine  # a graph cannot use the cache
+    return make(length, d_model, like.dtype, like.device)
 
 
 @lru_cache(maxsize=64)

@@ -159,6 +159,8 @@ def sample(
         raise ValueError(f"max_memory must be a positive number of bytes, got {max_memory}")
     is_numpy = isinstance(items, np.ndarray)
     like = next(model.parameters())
+    if like.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"the model must be float32 or float64, got {like.dtype}; convert it with model.float()")
     items = _as_tensor("items", items, like.device)
     mask = None if mask is None else _as_tensor("mask", mask, like.device)
     is_single = items.ndim == 1 + getattr(model.embedder, "item_ndim", -1)
