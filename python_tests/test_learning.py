@@ -24,6 +24,20 @@ NUM_SAMPLES = 20_000
 SORTING_BAR = 0.55
 
 
+BALLOTS = """# FILE NAME: ballots.soc
+# DATA TYPE: soc
+# NUMBER ALTERNATIVES: 4
+# NUMBER VOTERS: 8
+# NUMBER UNIQUE ORDERS: 2
+# ALTERNATIVE NAME 1: Ada
+# ALTERNATIVE NAME 2: Bo
+# ALTERNATIVE NAME 3: Cy
+# ALTERNATIVE NAME 4: Di
+5: 2,4,3,1
+3: 1,3,2,4
+"""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
     """Models this small are faster on one thread."""
@@ -119,6 +133,22 @@ def test_untrained_models_do_not_pass():
 @pytest.mark.parametrize("name", ("sorting", "jigsaw", "tsp"))
 def test_overfits_eight_instances_of_the_real_task(name):
     assert overfit(Fixed(_real_tasks()[name]()), iterations=100, width=64) == 1.0
+
+
+def test_learns_the_ballots_of_a_file(tmp_path):
+    """Eight ballots of one election, two opinions: the model is their distribution, 5 to 3."""
+    from softrank_ext.tasks.preferences import Preferences
+
+    file = tmp_path / "ballots.soc"
+    file.write_text(BALLOTS)
+    task = Preferences(str(file), test_share=0)
+    config = TrainConfig(iterations=150, batch_size=32, learning_rate=3e-3, warmup=20, ema=0.0, prefetch=False)
+    model = train(small_model(task), task, config, quiet=True).model
+    items = task.training_batch(0, 1, 1).items[0]  # the candidates by number
+    ranked = items[sample(model, items, num_samples=4000, seed=1).order]
+    share = {ballot: (ranked == torch.tensor(ballot)).all(1).double().mean() for ballot in ((1, 3, 2, 0), (0, 2, 1, 3))}
+    assert abs(share[1, 3, 2, 0] - 5 / 8) < 0.08
+    assert abs(share[0, 2, 1, 3] - 3 / 8) < 0.08
 
 
 def code_of(orders: Tensor) -> Tensor:
