@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from softrank_ext import SoftRankConfig, SoftRankModel
+from softrank_ext import SoftRankConfig, SoftRankModel, ops
 from softrank_ext.incremental import IncrementalDecoder
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
@@ -144,3 +144,50 @@ def test_one_item():
     assert decoder.remaining.tolist() == [[True], [True]]
     decoder.step(torch.tensor([0, 0]))
     assert decoder.remaining.tolist() == [[False], [False]]
+
+
+def decoder_arguments(dtype: torch.dtype = torch.float64):
+    model, items, mask, _, _ = make_case("pointer", dtype, True)
+    inputs = model.decoder_inputs(items.masked_fill(~mask[..., None], 0.0), 0.4, mask)
+    return inputs, model.config.heads, mask
+
+
+def test_opcheck_of_the_incremental_ops():
+    inputs, heads, mask = decoder_arguments()
+    cache = torch.ops.softrank_ext.open_decoder(inputs.weights, None, heads, inputs.memory.detach(), mask)
+    lengths = torch.tensor([0, 1, 0, 2])
+    steps = (inputs.tokens + inputs.places)[:, :3].detach()
+    torch.library.opcheck(
+        torch.ops.softrank_ext.open_decoder, (inputs.weights, None, heads, inputs.memory.detach(), mask)
+    )
+    torch.library.opcheck(
+        torch.ops.softrank_ext.advance_decoder, (inputs.weights, None, heads, True, cache, steps, lengths, mask)
+    )
+    torch.library.opcheck(
+        torch.ops.softrank_ext.decode_scores, (torch.randn(2, 4, 4), torch.ones(2, 4) > 0, torch.rand(2, 4), None, 1.0)
+    )
+
+
+def test_errors_of_the_incremental_ops():
+    inputs, heads, mask = decoder_arguments()
+    weights, memory = inputs.weights, inputs.memory.detach()
+    cache = ops.open_decoder(weights, heads=heads, memory=memory, mask=mask)
+    options = {
+        "heads": heads, "norm_first": True, "cache": cache, "inputs": memory[:, :2], "mask": mask,
+        "lengths": torch.zeros(4, dtype=torch.int64),
+    }  # fmt: skip
+    assert ops.advance_decoder(weights, **options).shape == (4, 2, 24)
+    for change, message in (
+        ({"lengths": torch.zeros(3, dtype=torch.int64)}, r"lengths must be \(4,\) int64, got \(3,\) int64"),
+        ({"lengths": torch.tensor([0, 6, 0, 0])}, "lengths must leave room for 2 positions of 7, got 6 in row 1"),
+        ({"mask": mask[:3]}, r"mask must be \(4, N\) bool, got \(3, 7\) bool"),
+        ({"cache": cache[:, :-1]}, r"cache must be the \(4, \d+\) torch.float64 of open_decoder, got"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ops.advance_decoder(weights, **{**options, **change})
+    with pytest.raises(ValueError, match="mask must be a bool tensor of the shape of memory's slots"):
+        ops.open_decoder(weights, heads=heads, memory=memory, mask=mask[:3])
+    with pytest.raises(ValueError, match=r"scores must be \(B, N, N\), place by slot, got \(2, 4, 3\) float32"):
+        ops.decode_scores(torch.zeros(2, 4, 3), torch.ones(2, 3) > 0)
+    with pytest.raises(RuntimeError, match="scores must not be NaN"):
+        ops.decode_scores(torch.full((2, 3, 3), torch.nan), torch.ones(2, 3) > 0)
