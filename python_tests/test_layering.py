@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "tasks": {"permutations", "metrics", "tasks", "_libraries"},
     "baselines": {
         "ops", "bridge", "model", "noise", "constraints", "permutations", "sampler", "tasks", "metrics", "checkpoint",
-        "baselines",
+        "baselines", "distributions",
     },
     "evaluate": {"model", "sampler", "tasks", "_libraries"},
     "train": {

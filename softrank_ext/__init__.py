@@ -5,7 +5,7 @@ from softrank_ext._libraries import build_info, installed_version, load_librarie
 
 load_libraries()
 
-from softrank_ext import bridge, checkpoint, metrics, noise, permutations  # noqa: E402
+from softrank_ext import bridge, checkpoint, distributions, metrics, noise, permutations  # noqa: E402
 from softrank_ext.incremental import IncrementalDecoder  # noqa: E402
 from softrank_ext.model import EMBEDDERS, PRESETS, SoftRankConfig, SoftRankModel  # noqa: E402
 from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
@@ -25,6 +25,7 @@ __all__ = [
     "build_info",
     "checkpoint",
     "decode_chamber",
+    "distributions",
     "metrics",
     "noise",
     "ops",

@@ -1,0 +1,317 @@
+"""Distributions over orders with the face of torch.distributions.
+
+A value is an order, `order[place] = item`, (..., N) int64: event_shape is (N,). `mask` (..., N) bool, True = real item,
+lets one batch hold instances of several sizes: an order lists its row's real items first, and the padding behind them,
+in whatever order, has no part in its probability. `sample` reads torch's global random numbers; `from_uniform` makes
+the same draws from uniform numbers that are given, such as those of `noise.uniform`.
+All four laws choose place after place, so that the probability of an order's first places, the sum over all that may
+follow, is known exactly: `log_prob_top`.
+
+`Riffle` is the one home of the riffle law (Gilbert, Shannon, Reeds; Bayer and Diaconis 1992): draws, probabilities,
+entropy and distance to uniform. `baselines` use it from here.
+"""
+
+import math
+from functools import lru_cache
+from itertools import permutations as itertools_permutations
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+from torch.distributions.constraints import Constraint
+
+from softrank_ext.permutations import ranks_of
+
+MAX_ENUMERATED = 8
+MAX_SHUFFLES = 53  # as many bits as a float64 uniform number has
+
+_Shape = torch.Size | list[int] | tuple[int, ...]
+_Self = TypeVar("_Self", bound="OrderDistribution")
+
+
+class Permutation(Constraint):
+    """Orders (..., N) int64 that hold each of 0 to N - 1 once; with a mask (..., N), real items before padding."""
+
+    is_discrete = True
+    event_dim = 1
+
+    def __init__(self, mask: Tensor | None = None) -> None:
+        self._mask = mask
+        super().__init__()
+
+    def check(self, value: Tensor) -> Tensor:
+        """Which orders qualify, bool (...)."""
+        items = torch.arange(value.shape[-1], device=value.device)
+        is_right = (value.sort(-1).values == items).all(-1)
+        if value.dtype != torch.int64 or self._mask is None:
+            return is_right & (value.dtype == torch.int64)
+        # Items out of range would not gather; they are wrong already.
+        shape = torch.broadcast_shapes(self._mask.shape, value.shape)
+        is_real = self._mask.expand(shape).gather(-1, value.clamp(0, value.shape[-1] - 1).expand(shape))
+        return is_right & (is_real[..., :-1] | ~is_real[..., 1:]).all(-1)
+
+
+permutation = Permutation()
+
+
+class OrderDistribution(Distribution):
+    """What the distributions over orders share.
+
+    A subclass sets its parameters (named in arg_constraints, which tell how many of their dimensions belong to the
+    event), then calls `__init__` here. self.mask is (*batch_shape, N) bool.
+    """
+
+    has_enumerate_support = True
+
+    def __init__(
+        self, batch_shape: torch.Size, mask: Tensor | None, N: int, device: torch.device, validate_args: bool | None
+    ) -> None:
+        self.mask = _checked_mask(mask, N, device).expand(*batch_shape, N)
+        super().__init__(batch_shape, torch.Size((N,)), validate_args)
+
+    @property
+    def support(self) -> Permutation:
+        return Permutation(self.mask)
+
+    @property
+    def num_items(self) -> Tensor:
+        """Number of real items, int64 of batch_shape."""
+        return self.mask.sum(-1)
+
+    def expand(self: _Self, batch_shape: _Shape, _instance: Any = None) -> _Self:
+        new = self.__new__(type(self)) if _instance is None else _instance
+        batch_shape = torch.Size(batch_shape)
+        for name, constraint in self.arg_constraints.items():
+            parameter = getattr(self, name)
+            event_shape = parameter.shape[parameter.ndim - constraint.event_dim :]
+            setattr(new, name, parameter.expand(batch_shape + event_shape))
+        new.mask = self.mask.expand(batch_shape + self.event_shape)
+        Distribution.__init__(new, batch_shape, self.event_shape, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All orders, (N!, *batch_shape, N), in lexicographic order; N is at most 8."""
+        N, mask = self.event_shape[0], self.mask.reshape(-1, self.event_shape[0])
+        if bool((mask != mask[:1]).any()):
+            raise NotImplementedError("enumerate_support needs one mask for the whole batch")
+        items = _real_first(mask[0]) if len(mask) > 0 else torch.arange(N, device=mask.device)
+        size = int(mask[0].sum()) if len(mask) > 0 else N
+        if size > MAX_ENUMERATED:
+            raise NotImplementedError(f"enumerate_support is for at most {MAX_ENUMERATED} items, got {size}")
+        places = torch.tensor(list(itertools_permutations(range(size))), device=mask.device).reshape(-1, size)
+        orders = torch.cat((items[places], items[size:].expand(len(places), N - size)), 1)  # (N!, N)
+        orders = orders.reshape(-1, *(1,) * len(self.batch_shape), N)
+        return orders.expand(-1, *self.batch_shape, N) if expand else orders
+
+    @torch.no_grad()
+    def sample(self, sample_shape: _Shape = ()) -> Tensor:
+        """Orders (*sample_shape, *batch_shape, N)."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        return self.from_uniform(torch.rand(shape, dtype=torch.float64, device=self.mask.device))
+
+    def from_uniform(self, uniform: Tensor) -> Tensor:
+        """The orders (..., N) that uniform numbers give. uniform: (..., N) float64 in [0, 1), broadcast to the batch.
+
+        float64, because 24 random bits are too few where probabilities are small.
+        """
+        raise NotImplementedError
+
+    def log_prob_top(self, order_prefix: Tensor) -> Tensor:
+        """Log-probability (...) that the order begins so. order_prefix: (..., places) int64, places from 0 to N."""
+        raise NotImplementedError
+
+    def _checked_uniform(self, uniform: Tensor) -> Tensor:
+        if uniform.dtype != torch.float64 or uniform.shape[-1:] != self.event_shape:
+            wanted = f"(..., {self.event_shape[0]}) float64"
+            raise ValueError(f"uniform must be {wanted} in [0, 1), got {tuple(uniform.shape)} {uniform.dtype}")
+        return uniform.expand(torch.broadcast_shapes(uniform.shape, self.mask.shape))
+
+    def _checked_order(self, order: Tensor) -> Tensor:
+        """The order, broadcast to the batch."""
+        if order.dtype != torch.int64:
+            raise ValueError(f"value must be an int64 order, order[place] = item, got {order.dtype}")
+        if self._validate_args:
+            self._validate_sample(order)
+        return order.expand(torch.broadcast_shapes(order.shape, self.mask.shape))
+
+    def _completed(self, order_prefix: Tensor) -> Tensor:
+        """An order that begins with the prefix, broadcast to the batch; what follows goes by item, padding last."""
+        N = self.event_shape[0]
+        if order_prefix.dtype != torch.int64 or order_prefix.ndim == 0 or order_prefix.shape[-1] > N:
+            got = f"{tuple(order_prefix.shape)} {order_prefix.dtype}"
+            raise ValueError(f"order_prefix must be (..., places) int64 with at most {N} places, got {got}")
+        if self._validate_args and bool(((order_prefix < 0) | (order_prefix >= N)).any()):
+            raise ValueError(f"order_prefix must hold items from 0 to {N - 1}, got {order_prefix.tolist()}")
+        places = order_prefix.shape[-1]
+        shape = torch.broadcast_shapes(order_prefix.shape[:-1], self.batch_shape)
+        prefix = order_prefix.expand(*shape, places)
+        key = torch.arange(N, device=prefix.device) + N * (1 + ~self.mask.expand(*shape, N))
+        # A place below N sorts before every key. An item that comes twice leaves a wrong order, which is told below.
+        key = key.scatter(-1, prefix, torch.arange(places, device=prefix.device).expand(prefix.shape))
+        order = torch.cat((prefix, key.argsort(-1)[..., places:]), -1)
+        return self._checked_order(order)
+
+
+class Riffle(OrderDistribution):
+    """The order of a deck 0, 1, ..., n - 1 after a number of riffle shuffles.
+
+    P(order) = C(a + n - r, n) / a^n for a = 2^shuffles, r = `rising_sequences(order)`.
+
+    n: cards, N. shuffles: integers from 0 to 53, of any batch shape (beyond 53 the law is uniform to float64's
+    rounding, up to thousands of cards). mask: (..., n) bool: the deck is the real items. Nothing here has a gradient.
+    """
+
+    arg_constraints = {"shuffles": constraints.integer_interval(0, MAX_SHUFFLES)}  # noqa: RUF012
+
+    def __init__(
+        self, n: int, shuffles: int | Tensor, mask: Tensor | None = None, validate_args: bool | None = None
+    ) -> None:
+        if not isinstance(n, int) or n < 1:
+            raise ValueError(f"n must be an integer of at least 1, got {n!r}")
+        self.shuffles = torch.as_tensor(shuffles)
+        if self.shuffles.is_floating_point() or self.shuffles.dtype == torch.bool:
+            raise ValueError(f"shuffles must be integers from 0 to {MAX_SHUFFLES}, got {self.shuffles.dtype}")
+        batch_shape = _batch_shape(self.shuffles.shape, mask)
+        self.shuffles = self.shuffles.expand(batch_shape)
+        super().__init__(batch_shape, mask, n, self.shuffles.device, validate_args)
+
+    @property
+    def mode(self) -> Tensor:
+        """The unshuffled deck, (*batch_shape, N)."""
+        return _real_first(self.mask)
+
+    def from_uniform(self, uniform: Tensor) -> Tensor:
+        # Each place gets a digit: the packet that its card falls from. Packets are consecutive cards, and cards of one
+        # packet keep their order, so the card at a place is the place's rank in a stable sort of the digits.
+        uniform = self._checked_uniform(uniform)
+        places = torch.arange(uniform.shape[-1], device=uniform.device)
+        packet = (uniform * self._packets()[..., None]).floor()
+        packet = packet.masked_fill(places >= self.num_items[..., None], torch.inf)
+        cards = ranks_of(packet.argsort(dim=-1, stable=True))
+        return self.mode.expand_as(cards).gather(-1, cards)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-probability (...) in torch's default dtype; -inf for an order of more than 2^shuffles rising sequences."""
+        order = self._checked_order(value)
+        rising = self._rising_sequences(order)[..., None]
+        # log of C(a + n - r, n) / a^n = product of (a - r + j) / (a j) over j = 1 to n: nothing cancels.
+        factor = torch.arange(1, order.shape[-1] + 1, device=order.device)
+        share = ((factor - rising) / self._packets()[..., None]).clamp(min=-1)
+        share = share.masked_fill(factor > self.num_items[..., None], 0.0)
+        log_prob = share.log1p().sum(-1) - torch.lgamma(self.num_items.double() + 1)
+        return log_prob.to(torch.get_default_dtype())
+
+    def log_prob_top(self, order_prefix: Tensor) -> Tensor:
+        """Log-probability (...) that the order begins so: a sum over rising sequences in whole numbers, row by row."""
+        order = self._completed(order_prefix)
+        cards = ranks_of(self.mode).expand_as(order).gather(-1, order)[..., : order_prefix.shape[-1]]
+        sizes, shuffles = (x.expand(order.shape[:-1]).flatten() for x in (self.num_items, self.shuffles))
+        rows = zip(cards.reshape(len(sizes), -1).tolist(), sizes.tolist(), shuffles.tolist(), strict=True)
+        log_probs = [_riffle_log_prob_top(prefix, size, shuffle) for prefix, size, shuffle in rows]
+        return torch.tensor(log_probs, dtype=torch.get_default_dtype(), device=order.device).reshape(order.shape[:-1])
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats, exact: a sum over rising sequences with their Eulerian numbers."""
+        return self._of_sizes(_riffle_entropy)
+
+    def total_variation(self) -> Tensor:
+        """Total variation distance to the uniform distribution, exact, (*batch_shape)."""
+        return self._of_sizes(_riffle_total_variation)
+
+    def _of_sizes(self, number_of: Any) -> Tensor:
+        pairs = zip(self.num_items.flatten().tolist(), self.shuffles.flatten().tolist(), strict=True)
+        numbers = [number_of(size, shuffles) for size, shuffles in pairs]
+        return torch.tensor(numbers, dtype=torch.get_default_dtype(), device=self.mask.device).reshape(self.batch_shape)
+
+    def _packets(self) -> Tensor:
+        return 2.0 ** self.shuffles.double()
+
+    def _rising_sequences(self, order: Tensor) -> Tensor:
+        cards = ranks_of(self.mode).expand_as(order).gather(-1, order)
+        # Padding stands last and in any order: sorted by card it adds no descent.
+        places = torch.arange(order.shape[-1], device=order.device)
+        cards = torch.where(places < self.num_items[..., None], cards, places)
+        return rising_sequences(cards)
+
+
+def rising_sequences(order: Tensor) -> Tensor:
+    """Number of rising sequences: passes over the order, left to right, that pick up 0, 1, ..., N - 1 in turn.
+
+    One plus the descents of the ranks, not of the order. order: (..., N) int64. Returns (...) int64.
+    """
+    ranks = ranks_of(order)
+    return 1 + (ranks[..., 1:] < ranks[..., :-1]).sum(-1)
+
+
+@lru_cache(maxsize=1024)
+def _eulerian(n: int) -> list[int]:
+    """Eulerian numbers: how many orders of n items have 0, 1, ..., n - 1 descents; [1] for n = 0."""
+    numbers = [1]
+    for size in range(2, n + 1):
+        padded = [0, *numbers, 0]
+        numbers = [(size - i) * padded[i] + (i + 1) * padded[i + 1] for i in range(size)]
+    return numbers
+
+
+def _riffle_counts(n: int, shuffles: int) -> list[int]:
+    """a^n P(order) for orders of 1, 2, ..., n rising sequences, a = 2^shuffles."""
+    return [math.comb(2**shuffles + n - rising, n) for rising in range(1, n + 1)]
+
+
+@lru_cache(maxsize=1024)
+def _riffle_entropy(n: int, shuffles: int) -> float:
+    total = 2 ** (shuffles * n)
+    terms = zip(_eulerian(n), _riffle_counts(n, shuffles), strict=False)
+    return sum(orders * count / total * (math.log(total) - math.log(count)) for orders, count in terms if count > 0)
+
+
+@lru_cache(maxsize=1024)
+def _riffle_total_variation(n: int, shuffles: int) -> float:
+    total, factorial = 2 ** (shuffles * n), math.factorial(n)
+    terms = zip(_eulerian(n), _riffle_counts(n, shuffles), strict=False)
+    return sum(orders * abs(count * factorial - total) for orders, count in terms) / (2 * total * factorial)
+
+
+def _riffle_log_prob_top(prefix: list[int], n: int, shuffles: int) -> float:
+    """Log-probability that a riffled deck of n cards begins with those of `prefix`, where places from n on are padding.
+
+    Ranks descend from a card to the next where the next is in the prefix and stands before it. Runs of cards outside
+    the prefix stand behind it in any order, so their inner descents have Eulerian numbers and the runs share out the
+    places: completions by descents = (n - k)! / (m_1! m_2! ...) * the product of the runs' Eulerian polynomials.
+    """
+    prefix = prefix[:n]
+    place = {card: at for at, card in enumerate(prefix)}
+    known = sum(card in place and place[card] < place.get(card - 1, n) for card in range(1, n))
+    completions, free, run = [1], math.factorial(n - len(prefix)), 0
+    for card in range(n + 1):
+        if card < n and card not in place:
+            run += 1
+        elif run > 0:
+            eulerian = _eulerian(run)
+            product = [0] * (len(completions) + len(eulerian) - 1)
+            for i, left in enumerate(completions):
+                for j, right in enumerate(eulerian):
+                    product[i + j] += left * right
+            completions, free, run = product, free // math.factorial(run), 0
+    packets = 2**shuffles
+    count = sum(ways * math.comb(packets + n - 1 - known - extra, n) for extra, ways in enumerate(completions))
+    return math.log(free * count) - n * shuffles * math.log(2) if count > 0 else -math.inf
+
+
+def _real_first(mask: Tensor) -> Tensor:
+    """An order that lists the real items by number, then the padding. mask: (..., N) bool."""
+    return (~mask).to(torch.int8).argsort(dim=-1, stable=True)
+
+
+def _batch_shape(shape: torch.Size, mask: Tensor | None) -> torch.Size:
+    return shape if mask is None else torch.broadcast_shapes(shape, mask.shape[:-1])
+
+
+def _checked_mask(mask: Tensor | None, N: int, device: torch.device) -> Tensor:
+    if mask is None:
+        return torch.ones(N, dtype=torch.bool, device=device)
+    if mask.dtype != torch.bool or mask.shape[-1:] != (N,):
+        raise ValueError(f"mask must be (..., {N}) bool, True = real item, got {tuple(mask.shape)} {mask.dtype}")
+    return mask
