@@ -19,11 +19,12 @@ ALLOWED: dict[str, set[str] | None] = {
     "_libraries": {"_C"},
     "reference": set(),
     "permutations": set(),
+    "search": set(),
     "ops": {"reference", "permutations"},
     "noise": {"ops"},
     "distributions": {"ops", "permutations"},
     "bridge": {"ops", "permutations"},
-    "model": {"ops", "distributions", "permutations", "reference"},
+    "model": {"ops", "distributions", "permutations", "reference", "search"},
     "incremental": {"ops", "model", "permutations", "reference"},
     "constraints": {"permutations", "_libraries", "_C"},
     "sampler": {"ops", "bridge", "model", "noise", "constraints", "permutations"},
@@ -32,7 +33,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "tasks": {"permutations", "metrics", "tasks", "_libraries"},
     "baselines": {
         "ops", "bridge", "model", "noise", "constraints", "permutations", "sampler", "tasks", "metrics", "checkpoint",
-        "baselines", "distributions",
+        "baselines", "distributions", "search",
     },
     "evaluate": {"model", "sampler", "tasks", "_libraries"},
     "train": {
