@@ -21,18 +21,9 @@ from tqdm import tqdm
 from softrank_ext import bridge, noise, ops
 from softrank_ext.model import DECODER_HEADS, PackedWeights, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, chamber_margin, compose, ranks_of
+from softrank_ext.trajectory import Trajectory, TrajectoryPoint
 
 DECODES = ("sample", "greedy")
-
-
-@dataclass(frozen=True, eq=False)
-class TrajectoryPoint:
-    """A diffusion time of a recorded run: soft ranks (..., N) in [0, 1] at `t`, their order, and the predicted one."""
-
-    t: float
-    soft_ranks: Tensor
-    order: Tensor
-    predicted_order: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +35,7 @@ class Samples:
     prediction, at the temperature drawn at; it is not the marginal over the whole reverse process. margin (...): by how
     much every soft rank may move before the order can change. passes (...) int64: decoder passes of all steps. accepted
     (...): the share of the places run in them that was kept; below 1 where drafts were wrong. trajectory: a
-    `TrajectoryPoint` per time if recorded, else None.
+    `TrajectoryPoint` per time if recorded, else None; its `save_html` writes a page that plays it.
     """
 
     order: Tensor
@@ -54,7 +45,7 @@ class Samples:
     margin: Tensor
     passes: Tensor
     accepted: Tensor
-    trajectory: list[TrajectoryPoint] | None = None
+    trajectory: Trajectory | None = None
 
     def __len__(self) -> int:
         return len(self.order)
@@ -90,7 +81,7 @@ def _map_fields(change: Callable[..., Any], *parts: Samples) -> Samples:
 
     trajectory = None
     if parts[0].trajectory is not None:
-        trajectory = [
+        trajectory = Trajectory(
             TrajectoryPoint(
                 points[0].t,
                 change(*(point.soft_ranks for point in points)),
@@ -98,7 +89,7 @@ def _map_fields(change: Callable[..., Any], *parts: Samples) -> Samples:
                 change(*(point.predicted_order for point in points)),
             )
             for points in zip(*(part.trajectory or [] for part in parts), strict=True)
-        ]
+        )
     names = ("order", "ranks", "soft_ranks", "log_prob", "margin", "passes", "accepted")
     return Samples(**{name: changed(name) for name in names}, trajectory=trajectory)
 
@@ -271,7 +262,8 @@ def _reverse(
         kept = torch.ones_like(kept)
     assert order is not None  # there is at least one step
     margin = chamber_margin(z_clean, mask)
-    return Samples(order, ranks, z_clean, log_probs.sum(1), margin, work[:, 0], kept, trajectory if record else None)
+    path = Trajectory(trajectory) if record else None
+    return Samples(order, ranks, z_clean, log_probs.sum(1), margin, work[:, 0], kept, path)
 
 
 def _order_from(slot: Tensor, mask: Tensor | None, N: int) -> Tensor:
