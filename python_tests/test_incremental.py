@@ -113,6 +113,44 @@ def test_the_whole_order_by_steps_is_decode():
         assert torch.stack(picks, 1)[row, :count].tolist() == greedy[row, :count].tolist()
 
 
+@pytest.mark.parametrize("head", ["pointer", "linear"])
+def test_selected_rows_go_on_apart(head):
+    """Rows are doubled after two picks and follow two orders; then some are dropped and the rest goes on."""
+    model, items, mask, order, _ = make_case(head, torch.float64, True)
+    others = order.clone()
+    others[:, 2:4] = order[:, 2:4].flip(1)
+    others = torch.where(mask.sum(1, keepdim=True) >= 4, others, order)  # where both picks are real
+    decoder = IncrementalDecoder(model, items, 0.4, mask)
+    decoder.prefill(order[:, :2])
+    before = decoder.scores
+    rows = torch.tensor([3, 0, 0, 1, 3, 2])
+    torch.testing.assert_close(decoder.select(rows), before[rows], atol=0, rtol=0)
+    followed = torch.stack((order[3], order[0], others[0], others[1], others[3], order[2]))
+    decoder.prefill(followed[:, 2:4])
+    kept = torch.tensor([5, 2, 0, 3, 4])
+    decoder.select(kept)
+    rows, followed = rows[kept], followed[kept]
+    with torch.no_grad():
+        expected = model.scores(model.embed(items[rows], mask[rows]), 0.4, followed, mask[rows])
+    for place in range(4, 7):
+        remaining = decoder.remaining
+        is_open = mask[rows].sum(1) > place
+        torch.testing.assert_close(
+            decoder.scores[is_open][remaining[is_open]],
+            expected[is_open, place][remaining[is_open]],
+            atol=1e-10,
+            rtol=0,
+        )
+        decoder.step(followed[:, place])
+    assert not decoder.remaining.any()
+    for wrong, message in (
+        (torch.tensor([5]), "rows must be from 0 to 4, got 5 to 5"),
+        (torch.zeros(1), r"rows must be \(R,\) int64, got \(1,\) torch.float32"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            decoder.select(wrong)
+
+
 def test_bad_picks_raise_and_change_nothing():
     model, items, mask, order, _ = make_case("pointer", torch.float64, True)
     decoder = IncrementalDecoder(model, items, 0.4, mask)

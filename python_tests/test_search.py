@@ -5,7 +5,8 @@ from itertools import permutations
 import pytest
 import torch
 
-from softrank_ext.search import beam_search
+from softrank_ext.model import HEADS
+from softrank_ext.search import beam_decode, beam_search
 
 
 def stagewise(scores: list[list[float]], order: tuple[int, ...]) -> float:
@@ -157,6 +158,7 @@ def test_starting_hypotheses_have_masks_of_their_own():
     [
         ({"scores": torch.zeros(2, 3)}, r"scores must be \(B, N, N\) or \(B, K, N, N\) float, got \(2, 3\)"),
         ({"scores": torch.zeros(2, 3, 4)}, r"scores must be .* got \(2, 3, 4\)"),
+        ({"scores": torch.full((2, 3, 3), torch.nan)}, "scores must be finite or -inf, got NaN"),
         ({"width": 0}, "width must be an integer of at least 1, got 0"),
         ({"mask": torch.ones(2, 4, dtype=torch.bool)}, r"mask must be \(2, 3\) torch.bool, got \(2, 4\)"),
         ({"first": torch.zeros(2)}, r"first must be \(2,\) torch.int64, got \(2,\) torch.float32"),
@@ -177,3 +179,97 @@ def test_hypotheses_of_a_row_must_be_of_one_length():
 def test_no_rows():
     orders, log_probs, starts = beam_search(torch.zeros(0, 3, 3), 4)
     assert (orders.shape, log_probs.shape, starts.shape) == ((0, 4, 3), (0, 4), (0, 4))
+
+
+def orders_by_log_prob(model, items, t, slots, first=None):
+    """All orders of one instance's real slots with their log-probabilities by the model, most likely first."""
+    orders = [order for order in permutations(slots) if first is None or order[0] == first]
+    padding = [slot for slot in range(items.shape[0]) if slot not in slots]
+    mask = torch.tensor([slot in slots for slot in range(items.shape[0])])
+    rows = torch.tensor([[*order, *padding] for order in orders])
+    count = len(orders)
+    with torch.no_grad():
+        log_prob = model.log_prob(items.expand(count, *items.shape), t, rows, mask.expand(count, -1)).per_place
+    total = log_prob[:, (0 if first is None else 1) :].sum(1)
+    ranked = total.sort(descending=True)
+    return rows[ranked.indices], ranked.values
+
+
+def make_case(make_model, head):
+    torch.manual_seed(5)
+    model, items = make_model(head, torch.float64), torch.randn(3, 5, 2, dtype=torch.float64)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [0, 0, 0, 1, 0]], dtype=torch.bool)
+    return model, items, mask
+
+
+@pytest.mark.parametrize("is_masked", (False, True))
+@pytest.mark.parametrize("head", HEADS)
+def test_full_width_finds_the_models_most_likely_orders(make_model, head, is_masked):
+    model, items, mask = make_case(make_model, head)
+    mask = mask if is_masked else torch.ones_like(mask)
+    orders, log_probs, starts = beam_decode(model, items, 0.6, 120, mask if is_masked else None)
+    assert not starts.any()
+    for row in range(3):
+        expected, wanted = orders_by_log_prob(model, items[row], 0.6, mask[row].nonzero()[:, 0].tolist())
+        assert orders[row, : len(expected)].tolist() == expected.tolist()
+        torch.testing.assert_close(log_probs[row, : len(wanted)], wanted, atol=1e-10, rtol=0)
+        assert log_probs[row, len(wanted) :].isneginf().all()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_width_one_is_greedy_decoding(make_model, head):
+    torch.manual_seed(6)
+    model, items = make_model(head, torch.float64), torch.randn(40, 6, 2, dtype=torch.float64)
+    mask = torch.rand(40, 6) < 0.8
+    mask[:, 2] = True
+    t = torch.rand(40, dtype=torch.float64)
+    greedy = model.decode(items, t, mask)
+    beam = beam_decode(model, items, t, 1, mask)
+    assert torch.equal(beam.orders[:, 0], greedy.order)
+    torch.testing.assert_close(beam.log_probs[:, 0], greedy.log_probs.sum(1), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("head", ("pointer", "linear"))
+def test_a_narrow_beam_scores_its_orders_as_the_model_does(make_model, head):
+    torch.manual_seed(7)
+    model, items = make_model(head, torch.float64), torch.randn(4, 6, 2, dtype=torch.float64)
+    orders, log_probs, _ = beam_decode(model, items, 0.4, 5)
+    for number in range(5):
+        with torch.no_grad():
+            wanted = model.log_prob(items, 0.4, orders[:, number]).total
+        torch.testing.assert_close(log_probs[:, number], wanted, atol=1e-10, rtol=0)
+    greedy = model.decode(items, 0.4).log_probs.sum(1)
+    assert (log_probs[:, 0] >= greedy - 1e-10).all()
+    assert (log_probs[:, 0] > greedy + 1e-3).any()  # a case in which the search pays
+
+
+@pytest.mark.parametrize("head", ("pointer", "gpl"))
+def test_hypotheses_of_an_instance_share_a_beam(make_model, head):
+    torch.manual_seed(8)
+    model, items = make_model(head, torch.float64), torch.randn(2, 4, 2, dtype=torch.float64)
+    start = torch.tensor([[-0.3, -1.0]], dtype=torch.float64)
+    first = torch.tensor([3, 1])
+    orders, log_probs, starts = beam_decode(model, items, 0.6, 12, first=first, start_log_probs=start)
+    expected = []
+    for number in range(2):
+        ranked = orders_by_log_prob(model, items[number], 0.6, [0, 1, 2, 3], first=int(first[number]))
+        expected += [
+            (float(log_prob + start[0, number]), order.tolist(), number)
+            for order, log_prob in zip(*ranked, strict=True)
+        ]
+    expected.sort(reverse=True)
+    assert orders[0].tolist() == [order for _, order, _ in expected]
+    assert starts[0].tolist() == [number for _, _, number in expected]
+    assert log_probs[0].tolist() == pytest.approx([log_prob for log_prob, _, _ in expected], abs=1e-10)
+
+
+def test_wrong_arguments_of_beam_decode_are_named(make_model):
+    model, items = make_model("pointer"), torch.zeros(4, 3, 2)
+    with pytest.raises(
+        ValueError, match=r"start_log_probs must be \(B / K, K\) torch.float32, 4 numbers, got \(2, 3\)"
+    ):
+        beam_decode(model, items, 1.0, 2, start_log_probs=torch.zeros(2, 3))
+    with pytest.raises(ValueError, match=r"first must be \(4,\) int64, got \(3,\) torch.int64"):
+        beam_decode(model, items, 1.0, 2, first=torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ValueError, match="width must be an integer of at least 1, got 0"):
+        beam_decode(model, items, 1.0, 0)

@@ -7,25 +7,36 @@ import torch
 from torch import Tensor
 
 from softrank_ext import ops
-from softrank_ext.model import SoftRankModel
+from softrank_ext.model import DecoderInputs, PackedWeights, SoftRankModel
 
 
 class IncrementalDecoder:
-    """The state of a model's decoder after some picks, which can be extended and cut back.
+    """The state of a model's decoder after some picks, which can be extended, cut back and branched.
 
-    items: (B, N, ...) slot by slot. t: a number or (B,). mask: (B, N) bool, True = real slot.
+    items: (B, N, ...) slot by slot, or what `model.embed` made of them if is_embedded. t: a number or (B,). mask:
+    (B, N) bool, True = real slot. packed_weights: `model.packed_weights()`, to share it between decoders.
     `lengths` (B,) counts each row's picks.
     """
 
     @torch.no_grad()
-    def __init__(self, model: SoftRankModel, items: Tensor, t: float | Tensor, mask: Tensor | None = None) -> None:
-        self._inputs = model.decoder_inputs(items, t, mask)
+    def __init__(
+        self,
+        model: SoftRankModel,
+        items: Tensor,
+        t: float | Tensor,
+        mask: Tensor | None = None,
+        *,
+        is_embedded: bool = False,
+        packed_weights: PackedWeights | None = None,
+    ) -> None:
+        self._inputs = model.decoder_inputs(items, t, mask, is_embedded=is_embedded, packed_weights=packed_weights)
         self._heads, self._norm_first = model.config.heads, model.config.norm_first
         memory, self._mask = self._inputs.memory, self._inputs.mask
         B, N, D = memory.shape
         self._cache = ops.open_decoder(
             self._inputs.weights, packed=self._inputs.packed, heads=self._heads, memory=memory, mask=self._mask
         )
+        self._room, self._spare_room = self._cache, self._cache[:0]  # what the caches stand in, and will after a select
         self._counts = self._mask.sum(1)
         self._rows = torch.arange(B, device=memory.device)[:, None]
         self._picks = torch.zeros(B, N, dtype=torch.int64, device=memory.device)
@@ -94,6 +105,36 @@ class IncrementalDecoder:
             )
         self.lengths = shorter.clone()
         self._place_of_slot = self._place_of_slot.masked_fill(self._place_of_slot >= shorter[:, None], N)
+        return self.scores
+
+    @torch.no_grad()
+    def select(self, rows: Tensor) -> Tensor:
+        """Go on with these rows, (R,) int64, and their picks; a row may come several times, to be continued apart.
+
+        Returns the scores of the next place, (R, N): row r stands where row `rows[r]` stood.
+        """
+        B = self._mask.shape[0]
+        if rows.ndim != 1 or rows.dtype != torch.int64:
+            raise ValueError(f"rows must be (R,) int64, got {tuple(rows.shape)} {rows.dtype}")
+        if bool(((rows < 0) | (rows >= B)).any()):
+            raise ValueError(f"rows must be from 0 to {B - 1}, got {int(rows.min())} to {int(rows.max())}")
+        # The caches are large: two rooms take turns, as fresh memory would cost more than the copy.
+        if len(self._spare_room) < len(rows):
+            self._spare_room = self._cache.new_empty(len(rows), self._cache.shape[1])
+        torch.index_select(self._cache, 0, rows, out=self._spare_room[: len(rows)])
+        self._room, self._spare_room = self._spare_room, self._room
+        self._cache = self._room[: len(rows)]
+        weights, packed, memory, tokens, start, places, head_keys, head_bias, mask = self._inputs
+        if len(head_keys) == B:  # a linear head without a mask has one row of them for all
+            head_keys, head_bias = head_keys[rows], head_bias[rows]
+        self._mask = mask[rows]
+        self._inputs = DecoderInputs(
+            weights, packed, memory, tokens[rows], start[rows], places, head_keys, head_bias, self._mask
+        )
+        self._rows = torch.arange(len(rows), device=rows.device)[:, None]
+        self._counts, self._picks, self._place_of_slot, self._states, self.lengths = (
+            value[rows] for value in (self._counts, self._picks, self._place_of_slot, self._states, self.lengths)
+        )
         return self.scores
 
     def _advance(self, first: Tensor, count: int) -> None:

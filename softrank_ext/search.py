@@ -10,6 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from softrank_ext.incremental import IncrementalDecoder
+from softrank_ext.model import DECODER_HEADS, PackedWeights, SoftRankModel
+
 
 class Beam(NamedTuple):
     """Orders found, most likely first. Where fewer than `width` exist, the first one follows with log_prob -inf.
@@ -49,10 +52,12 @@ def beam_search(
     ):
         if value is not None and (value.shape != shape or value.dtype != kind):
             raise ValueError(f"{name} must be {tuple(shape)} {kind}, got {tuple(value.shape)} {value.dtype}")
+    if bool((scores.isnan() | (scores == torch.inf)).any()):
+        raise ValueError("scores must be finite or -inf, got NaN or +inf")
     B, K = (*wanted, 1)[:2]
     tables = scores.reshape(B, K, N, N)
     rows = torch.arange(B, device=scores.device)[:, None]
-    return search(
+    return _search(
         lambda place, starts, parents, choices: tables[rows, starts, place],
         width,
         scores.new_ones(B, K, N, dtype=torch.bool) if mask is None else mask.reshape(B, K, N),
@@ -61,7 +66,61 @@ def beam_search(
     )
 
 
-def search(
+@torch.no_grad()
+def beam_decode(
+    model: SoftRankModel,
+    items: Tensor,
+    t: float | Tensor,
+    width: int,
+    mask: Tensor | None = None,
+    *,
+    first: Tensor | None = None,
+    start_log_probs: Tensor | None = None,
+    is_embedded: bool = False,
+    packed_weights: PackedWeights | None = None,
+) -> Beam:
+    """The `width` most likely orders that a beam of that width finds for instances at diffusion time t.
+
+    items: (B, N, ...) slot by slot, or what `model.embed` made of them if is_embedded. t: a number or (B,). mask:
+    (B, N) bool, True = real slot. first: (B,) int64, the slot that stands first by decree, with log-probability 0.
+    start_log_probs: (B / K, K), where every K rows are hypotheses of one instance and share a beam; they are added to
+    the orders' own, and the result has B / K rows. packed_weights: `model.packed_weights()`, to share between calls.
+    """
+    embedded = items if is_embedded else model.embed(items, mask)
+    B, N = embedded.shape[:2]
+    if first is not None and (first.shape != (B,) or first.dtype != torch.int64):
+        raise ValueError(f"first must be ({B},) int64, got {tuple(first.shape)} {first.dtype}")
+    if start_log_probs is None:
+        start_log_probs = embedded.new_zeros(B, 1)
+    if start_log_probs.ndim != 2 or start_log_probs.numel() != B or start_log_probs.dtype != embedded.dtype:
+        got = f"{tuple(start_log_probs.shape)} {start_log_probs.dtype}"
+        raise ValueError(f"start_log_probs must be (B / K, K) {embedded.dtype}, {B} numbers, got {got}")
+    instances, K = start_log_probs.shape
+    if model.config.head not in DECODER_HEADS:
+        slots = torch.arange(N, device=embedded.device).expand(B, N)
+        tables = model.scores(embedded, t, slots, mask).unflatten(0, (instances, K))
+        grouped = [None if value is None else value.unflatten(0, (instances, K)) for value in (mask, first)]
+        return beam_search(tables, width, mask=grouped[0], first=grouped[1], start_log_probs=start_log_probs)
+    decoder = IncrementalDecoder(model, embedded, t, mask, is_embedded=True, packed_weights=packed_weights)
+
+    def scores_at(place: int, starts: Tensor, parents: Tensor | None, choices: Tensor | None) -> Tensor:
+        if parents is None or choices is None:
+            return decoder.scores.unflatten(0, (instances, -1))
+        before = decoder.lengths.shape[0] // instances
+        rows = torch.arange(instances, device=parents.device)[:, None] * before + parents
+        decoder.select(rows.flatten())
+        return decoder.step(choices.flatten()).unflatten(0, (instances, -1))
+
+    return _search(
+        scores_at,
+        width,
+        decoder.remaining.unflatten(0, (instances, K)),
+        start_log_probs,
+        None if first is None else first.unflatten(0, (instances, K)),
+    )
+
+
+def _search(
     scores_at: Callable[[int, Tensor, Tensor | None, Tensor | None], Tensor],
     width: int,
     mask: Tensor,
@@ -96,24 +155,26 @@ def search(
             scores = scores_at(place, starts, parents, choices).masked_fill(is_settled[..., None], 0.0)
         else:
             scores = start_log_probs.new_zeros(remaining.shape)
-        allowed = torch.where(is_settled[..., None], slots == settled[..., None], remaining & (scores > -torch.inf))
+        allowed = torch.where(is_settled[..., None], slots == settled[..., None], remaining & scores.isfinite())
         step_log_probs = scores.masked_fill(~allowed, -torch.inf).log_softmax(2)  # (B, W, N)
         # 2. Extend every prefix by every slot, and keep the best.
         extended = torch.where(allowed, log_probs[..., None] + step_log_probs, -torch.inf).flatten(1)  # (B, W * N)
         log_probs, best = _largest(extended, min(width, remaining.shape[1] * (N - place)))
+        if not bool((log_probs[:, :1] > -torch.inf).all()):
+            row = int((~(log_probs[:, 0] > -torch.inf)).nonzero()[0])
+            raise ValueError(f"scores must leave some order with a positive probability, row {row} has none")
+        # A prefix that does not exist repeats the first one, so that all can be continued.
+        best = best.where(log_probs > -torch.inf, best[:, :1])
         parents, choices = best // N, best % N
         # 3. Carry on what belongs to them.
         chosen = choices[..., None]
         remaining = _take(remaining, parents).scatter(2, chosen, False)
         orders = torch.cat((_take(orders, parents), chosen), 2)
         starts = starts.gather(1, parents)
-    if not bool((log_probs[:, :1] > -torch.inf).all()):
-        row = int((log_probs[:, 0] == -torch.inf).nonzero()[0])
-        raise ValueError(f"scores must leave some order with a positive probability, row {row} has none")
     missing = width - log_probs.shape[1]
     log_probs = torch.cat((log_probs, log_probs.new_full((B, missing), -torch.inf)), 1)
-    number = torch.arange(width, device=mask.device).where(log_probs > -torch.inf, 0)  # (B, width)
-    return Beam(_take(orders, number), log_probs, starts.gather(1, number))
+    orders, starts = (torch.cat((x, x[:, :1].expand(B, missing, *x.shape[2:])), 1) for x in (orders, starts))
+    return Beam(orders, log_probs, starts)
 
 
 def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
