@@ -21,9 +21,11 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.constraints import Constraint
 
-from softrank_ext.permutations import ranks_of
+from softrank_ext import ops
+from softrank_ext.permutations import order_of, ranks_of
 
 MAX_ENUMERATED = 8
+MAX_SUBSETS_OF = 12  # items: sums over all sets of first picks have 2^items terms
 MAX_SHUFFLES = 53  # as many bits as a float64 uniform number has
 
 _Shape = torch.Size | list[int] | tuple[int, ...]
@@ -53,6 +55,14 @@ class Permutation(Constraint):
 
 
 permutation = Permutation()
+
+
+class _Finite(Constraint):
+    def check(self, value: Tensor) -> Tensor:
+        return value.isfinite()
+
+
+_finite = _Finite()
 
 
 class OrderDistribution(Distribution):
@@ -118,8 +128,19 @@ class OrderDistribution(Distribution):
         """
         raise NotImplementedError
 
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-probability (...) of orders (..., N) int64, differentiable in the parameters that are float."""
+        return self._log_probs(self._checked_order(value)).sum(-1)
+
     def log_prob_top(self, order_prefix: Tensor) -> Tensor:
-        """Log-probability (...) that the order begins so. order_prefix: (..., places) int64, places from 0 to N."""
+        """Log-probability (...) that the order begins so: that of all orders that do, summed.
+
+        order_prefix: (..., places) int64, `order_prefix[place] = item`, from 0 to N places.
+        """
+        return self._log_probs(self._completed(order_prefix))[..., : order_prefix.shape[-1]].sum(-1)
+
+    def _log_probs(self, order: Tensor) -> Tensor:
+        """Log-probability of each pick given those before it, (..., N), 0 at padded places."""
         raise NotImplementedError
 
     def _checked_uniform(self, uniform: Tensor) -> Tensor:
@@ -152,6 +173,258 @@ class OrderDistribution(Distribution):
         key = key.scatter(-1, prefix, torch.arange(places, device=prefix.device).expand(prefix.shape))
         order = torch.cat((prefix, key.argsort(-1)[..., places:]), -1)
         return self._checked_order(order)
+
+
+class PlackettLuce(OrderDistribution):
+    """Items are taken one after another, each with probability proportional to exp(score) among those that remain.
+
+    scores: (..., N) float, finite at real items, any common shift is the same law. mask: (..., N) bool.
+    """
+
+    arg_constraints = {"scores": constraints.independent(_finite, 1)}  # noqa: RUF012
+
+    def __init__(self, scores: Tensor, mask: Tensor | None = None, validate_args: bool | None = None) -> None:
+        _check_scores(scores, "(..., N)", 1)
+        N = scores.shape[-1]
+        batch_shape = _batch_shape(scores.shape[:-1], mask)
+        self.scores = scores.expand(*batch_shape, N)
+        if mask is not None:
+            self.scores = self.scores.masked_fill(~_checked_mask(mask, N, scores.device), 0.0)
+        super().__init__(batch_shape, mask, N, scores.device, validate_args)
+
+    @property
+    def mode(self) -> Tensor:
+        """The items by falling score, the lower item first where scores are equal; (*batch_shape, N)."""
+        return self.scores.masked_fill(~self.mask, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+
+    def from_uniform(self, uniform: Tensor) -> Tensor:
+        # A race: item i arrives after an exponential time of rate exp(score_i). Here is the logarithm of that time.
+        arrival = torch.log(-torch.log1p(-self._checked_uniform(uniform))) - self.scores.double()
+        return arrival.masked_fill(~self.mask, torch.inf).argsort(dim=-1, stable=True)
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats, exact, for at most 12 items: a sum over all sets of first picks."""
+        N = self.event_shape[0]
+        return _entropy_over_subsets(self.scores[..., None, :].expand(*self.batch_shape, N, N), self.mask)
+
+    def _log_probs(self, order: Tensor) -> Tensor:
+        places = torch.arange(order.shape[-1], device=order.device)
+        arranged = self.scores.expand(order.shape).gather(-1, order)
+        return _race_log_probs(arranged, places < self.num_items[..., None])
+
+
+class GeneralizedPlackettLuce(OrderDistribution):
+    """Plackett-Luce with scores of its own at each place: a softmax over the items that remain, place after place.
+
+    scores: (..., N, N) float, place by item, finite at real places and items; a shift of a place's scores changes
+    nothing. mask: (..., N) bool, real items; a row of n real items uses the scores of its first n places.
+    """
+
+    arg_constraints = {"scores": constraints.independent(_finite, 2)}  # noqa: RUF012
+
+    def __init__(self, scores: Tensor, mask: Tensor | None = None, validate_args: bool | None = None) -> None:
+        _check_scores(scores, "(..., N, N), place by item", 2)
+        N = scores.shape[-1]
+        batch_shape = _batch_shape(scores.shape[:-2], mask)
+        self.scores = scores.expand(*batch_shape, N, N)
+        if mask is not None:
+            mask = _checked_mask(mask, N, scores.device)
+            is_place = torch.arange(N, device=scores.device) < mask.sum(-1, keepdim=True)
+            self.scores = self.scores.masked_fill(~(is_place[..., None] & mask[..., None, :]), 0.0)
+        super().__init__(batch_shape, mask, N, scores.device, validate_args)
+
+    @property
+    def mode(self) -> Tensor:
+        """The most probable order, (*batch_shape, N), exact, for at most 12 items: the best way through subsets."""
+        return _mode_over_subsets(self.scores, self.mask)
+
+    def from_uniform(self, uniform: Tensor) -> Tensor:
+        uniform, N = self._checked_uniform(uniform), self.event_shape[0]
+        scores = self.scores.detach().double().expand(*uniform.shape, N).reshape(-1, N, N)
+        mask = self.mask.expand(uniform.shape).reshape(-1, N)
+        order, _ = ops.decode_scores(scores, mask, uniform=uniform.reshape(-1, N))
+        return order.reshape(uniform.shape)
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats, exact, for at most 12 items: a sum over all sets of first picks."""
+        return _entropy_over_subsets(self.scores, self.mask)
+
+    def _log_probs(self, order: Tensor) -> Tensor:
+        scores = self.scores.expand(*order.shape, order.shape[-1])
+        return stagewise_log_probs(scores, order, self.mask.expand(order.shape))
+
+
+def stagewise_log_probs(scores: Tensor, order: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Log-probability of each of an order's picks among the items that remained, (..., N), 0 at padded places.
+
+    scores: (..., N, N), place by item. order: (..., N) int64, real items first. mask: (..., N) bool, None for all real.
+    """
+    places = torch.arange(order.shape[-1], device=order.device)
+    remaining = ranks_of(order)[..., None, :] >= places[:, None]  # (..., place, item)
+    if mask is None:
+        return scores.masked_fill(~remaining, -torch.inf).log_softmax(-1).gather(-1, order[..., None])[..., 0]
+    # At a padded place nothing remains. Left open, its softmax is finite, and so is its gradient, which is 0.
+    is_padded_place = places >= mask.sum(-1, keepdim=True)  # (..., place)
+    remaining = (remaining & mask[..., None, :]) | is_padded_place[..., None]
+    log_probs = scores.masked_fill(~remaining, -torch.inf).log_softmax(-1)
+    return log_probs.gather(-1, order[..., None])[..., 0].masked_fill(is_padded_place, 0.0)
+
+
+def _race_log_probs(arranged: Tensor, is_real: Tensor) -> Tensor:
+    """`stagewise_log_probs` of one score per item: arranged (..., places), the scores in the order's order."""
+    # Not -inf: a sum over nothing but padding, though dropped, would have a gradient of NaN.
+    finite = arranged.masked_fill(~is_real, torch.finfo(arranged.dtype).min / 2)
+    log_sums = finite.flip(-1).logcumsumexp(-1).flip(-1)
+    return (finite - log_sums).masked_fill(~is_real, 0.0)
+
+
+def _subset_log_probs(scores: Tensor, mask: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """All sets of `size` first picks, and the next pick's law given each.
+
+    scores: (..., N, N). mask: (..., N). Returns sets (M,) int64, bit i for item i; remaining (..., M, N) bool; and
+    log_probs (..., M, N), 0 where an item does not remain.
+    """
+    N = mask.shape[-1]
+    sets = torch.arange(2**N, device=mask.device)
+    is_taken = (sets[:, None] >> torch.arange(N, device=mask.device)) & 1 == 1  # (2^N, N)
+    is_of_size = is_taken.sum(1) == size
+    sets, is_taken = sets[is_of_size], is_taken[is_of_size]
+    remaining = mask[..., None, :] & ~is_taken
+    is_open = remaining | ~remaining.any(-1, keepdim=True)  # a softmax over nothing would be NaN
+    log_probs = scores[..., size, None, :].masked_fill(~is_open, -torch.inf).log_softmax(-1)
+    return sets, remaining, log_probs.masked_fill(~remaining, 0.0)
+
+
+def _check_subsets(name: str, N: int) -> None:
+    if N > MAX_SUBSETS_OF:
+        raise NotImplementedError(f"{name} is exact, over all subsets, for at most {MAX_SUBSETS_OF} items, got {N}")
+
+
+def _entropy_over_subsets(scores: Tensor, mask: Tensor) -> Tensor:
+    """Sum over sets of first picks of their probability times the entropy of the next pick."""
+    N = mask.shape[-1]
+    _check_subsets("entropy", N)
+    reached = scores.new_zeros(*mask.shape[:-1], 2**N)
+    reached[..., 0] = 1.0
+    entropy = scores.new_zeros(mask.shape[:-1])
+    for size in range(N):
+        sets, remaining, log_probs = _subset_log_probs(scores, mask, size)
+        here = reached[..., sets]
+        probs = log_probs.exp() * remaining
+        entropy = entropy - (here * (probs * log_probs).sum(-1)).sum(-1)
+        after = sets[:, None] | (1 << torch.arange(N, device=mask.device))  # (M, N)
+        # Where an item does not remain, what is added is 0.
+        reached = reached.index_add(-1, after.flatten(), (here[..., None] * probs).flatten(-2))
+    return entropy
+
+
+@torch.no_grad()
+def _mode_over_subsets(scores: Tensor, mask: Tensor) -> Tensor:
+    """The order of highest probability, by the best way on from every set of first picks."""
+    N = mask.shape[-1]
+    _check_subsets("mode", N)
+    best = scores.new_zeros(*mask.shape[:-1], 2**N)
+    choice = torch.zeros(best.shape, dtype=torch.int64, device=mask.device)
+    items = torch.arange(N, device=mask.device)
+    for size in reversed(range(N)):
+        sets, remaining, log_probs = _subset_log_probs(scores, mask, size)
+        onward = log_probs + best[..., sets[:, None] | (1 << items)]
+        value, choice[..., sets] = onward.masked_fill(~remaining, -torch.inf).max(-1)
+        best[..., sets] = value.masked_fill(~remaining.any(-1), 0.0)
+    taken = torch.zeros(*mask.shape[:-1], 1, dtype=torch.int64, device=mask.device)
+    picks = []
+    for _ in range(N):
+        picks.append(choice.gather(-1, taken))
+        taken = taken | (1 << picks[-1])
+    order = torch.cat(picks, -1)
+    # Past a row's last real item nothing was chosen: the padding goes there.
+    is_place = items < mask.sum(-1, keepdim=True)
+    return torch.where(is_place, order, _real_first(mask))
+
+
+class Mallows(OrderDistribution):
+    """P(order) proportional to dispersion^d, d = the pairs of items that stand the other way round than in the center.
+
+    center: (..., N) int64, an order, real items first. dispersion: (...) float, from 0 (the center alone) to 1
+    (uniform). mask: (..., N) bool.
+    """
+
+    arg_constraints = {"center": permutation, "dispersion": constraints.unit_interval}  # noqa: RUF012
+
+    def __init__(
+        self,
+        center: Tensor,
+        dispersion: float | Tensor,
+        mask: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        if not isinstance(center, Tensor) or center.dtype != torch.int64 or center.ndim == 0 or center.shape[-1] == 0:
+            got = f"{tuple(center.shape)} {center.dtype}" if isinstance(center, Tensor) else type(center).__name__
+            raise ValueError(f"center must be (..., N) int64, order[place] = item, got {got}")
+        self.dispersion = torch.as_tensor(dispersion, device=center.device)
+        if not self.dispersion.is_floating_point():
+            raise ValueError(f"dispersion must be float, from 0 to 1, got {self.dispersion.dtype}")
+        N = center.shape[-1]
+        batch_shape = _batch_shape(torch.broadcast_shapes(center.shape[:-1], self.dispersion.shape), mask)
+        self.center = center.expand(*batch_shape, N)
+        self.dispersion = self.dispersion.expand(batch_shape)
+        super().__init__(batch_shape, mask, N, center.device, validate_args)
+        if self._validate_args and not bool(self.support.check(self.center).all()):
+            raise ValueError(f"center must list real items before padding, got {self.center.tolist()}")
+
+    @property
+    def mode(self) -> Tensor:
+        return self.center
+
+    @property
+    def log_normalizer(self) -> Tensor:
+        """Log of the sum of dispersion^d over all orders, (*batch_shape)."""
+        places = torch.arange(self.event_shape[0], device=self.mask.device)
+        return self._log_sums().masked_fill(places >= self.num_items[..., None], 0.0).sum(-1)
+
+    def from_uniform(self, uniform: Tensor) -> Tensor:
+        """Repeated insertion: the center's item i goes before u of the i items that are there, P(u) ~ dispersion^u."""
+        uniform = self._checked_uniform(uniform)
+        sums = self._powers(self.dispersion.detach().double()).cumsum(-1)  # (*batch_shape, N)
+        sums = sums.expand(uniform.shape).contiguous()
+        places = torch.arange(uniform.shape[-1], device=uniform.device)
+        passed = torch.searchsorted(sums, uniform * sums, right=True).minimum(places)
+        passed = passed.masked_fill(places >= self.num_items[..., None], 0)
+        place_of = places - passed
+        for i in range(1, len(places)):
+            place_of[..., :i] += place_of[..., :i] >= place_of[..., i : i + 1]
+        return self.center.expand_as(place_of).gather(-1, order_of(place_of))
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats, exact."""
+        powers = self._powers(self.dispersion)
+        places = torch.arange(powers.shape[-1], device=powers.device)
+        # Number of pairs that item i of the center, on insertion, turns round: its mean.
+        turned = (places * powers).cumsum(-1) / powers.cumsum(-1)
+        turned = turned.masked_fill(places >= self.num_items[..., None], 0.0).sum(-1)
+        return self.log_normalizer - torch.xlogy(turned, self.dispersion)
+
+    def _log_probs(self, order: Tensor) -> Tensor:
+        # The pick at a place turns round its pairs with the remaining items that the center has before it, and all
+        # numbers of those, 0 to remaining - 1, can occur whatever was picked before.
+        N = order.shape[-1]
+        places = torch.arange(N, device=order.device)
+        central = ranks_of(self.center).expand_as(order).gather(-1, order)
+        is_turned = central[..., None] > central[..., None, :]  # (..., place, later place)
+        is_turned = is_turned & (places[:, None] < places) & self.mask.expand_as(order).gather(-1, order)[..., None, :]
+        turned = is_turned.sum(-1)
+        left = self.num_items[..., None] - places  # remaining items at each place
+        log_sums = self._log_sums().expand(order.shape).gather(-1, (left - 1).clamp(min=0).expand(order.shape))
+        # Not xlogy: its gradient at dispersion 0 is 0 / 0 where nothing is turned.
+        log_power = turned * torch.where(turned > 0, self.dispersion[..., None], 1.0).log()
+        return (log_power - log_sums).masked_fill(left <= 0, 0.0)
+
+    def _powers(self, dispersion: Tensor) -> Tensor:
+        return dispersion[..., None] ** torch.arange(self.event_shape[0], device=dispersion.device)
+
+    def _log_sums(self) -> Tensor:
+        """Log of the sum of dispersion^v over v = 0 to i, for i = 0 to N - 1: (*batch_shape, N)."""
+        return self._powers(self.dispersion).cumsum(-1).log()
 
 
 class Riffle(OrderDistribution):
@@ -193,7 +466,7 @@ class Riffle(OrderDistribution):
         return self.mode.expand_as(cards).gather(-1, cards)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-probability (...) in torch's default dtype; -inf for an order of more than 2^shuffles rising sequences."""
+        """Log-probability (...) in torch's default dtype; -inf for orders of more than 2^shuffles rising sequences."""
         order = self._checked_order(value)
         rising = self._rising_sequences(order)[..., None]
         # log of C(a + n - r, n) / a^n = product of (a - r + j) / (a j) over j = 1 to n: nothing cancels.
@@ -307,6 +580,13 @@ def _real_first(mask: Tensor) -> Tensor:
 
 def _batch_shape(shape: torch.Size, mask: Tensor | None) -> torch.Size:
     return shape if mask is None else torch.broadcast_shapes(shape, mask.shape[:-1])
+
+
+def _check_scores(scores: Tensor, shape: str, ndim: int) -> None:
+    is_wrong = not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.ndim < ndim
+    if is_wrong or scores.shape[-1] == 0 or scores.shape[-ndim] != scores.shape[-1]:
+        got = f"{tuple(scores.shape)} {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
+        raise ValueError(f"scores must be {shape}, float, with N at least 1, got {got}")
 
 
 def _checked_mask(mask: Tensor | None, N: int, device: torch.device) -> Tensor:

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softrank_ext import ops, reference
-from softrank_ext.permutations import arrange, check_slots, ranks_of
+from softrank_ext.distributions import stagewise_log_probs
+from softrank_ext.permutations import arrange, check_slots
 
 HEADS = ("pointer", "linear", "gpl", "pl")
 DECODER_HEADS = ("pointer", "linear")
@@ -443,17 +444,7 @@ class SoftRankModel(nn.Module):
         _check_order_shape("order", order, embedded)
         if not torch.compiler.is_compiling():
             check_slots(order, mask)
-        places = torch.arange(order.shape[1], device=order.device)
-        scores = self.scores(embedded, t, order, mask)
-        remaining = ranks_of(order)[:, None] >= places[:, None]  # (B, place, slot)
-        if mask is None:
-            per_place = scores.masked_fill(~remaining, -torch.inf).log_softmax(2).gather(2, order[..., None])[..., 0]
-        else:
-            # At a padded place nothing remains. Left open, its softmax is finite, and so is its gradient, which is 0.
-            is_padded_place = places >= mask.sum(1, keepdim=True)  # (B, place)
-            remaining = (remaining & mask[:, None]) | is_padded_place[..., None]
-            log_probs = scores.masked_fill(~remaining, -torch.inf).log_softmax(2)
-            per_place = log_probs.gather(2, order[..., None])[..., 0].masked_fill(is_padded_place, 0.0)
+        per_place = stagewise_log_probs(self.scores(embedded, t, order, mask), order, mask)
         return LogProb(per_place, per_place.sum(1))
 
     @torch.no_grad()
