@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "search": {"model", "incremental"},
     "constraints": {"permutations", "_libraries", "_C"},
     "trajectory": {"bridge", "permutations"},
-    "sampler": {"ops", "bridge", "model", "noise", "constraints", "permutations", "trajectory"},
+    "sampler": {"ops", "bridge", "model", "noise", "constraints", "permutations", "search", "trajectory"},
     "metrics": {"permutations", "_libraries", "_C"},
     "checkpoint": {"model"},
     "tasks": {"permutations", "metrics", "tasks", "_libraries"},

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from softrank_ext import Samples, bridge, decode_chamber, reflect, sample
+from softrank_ext import Samples, bridge, decode_chamber, noise, reflect, sample
 from softrank_ext.model import HEADS, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, check_order, compose, ranks_of
 
@@ -301,7 +301,7 @@ ITEMS = torch.zeros(2, 4, 2)
         ({"noise_scale": -0.5}, "noise_scale must be at least 0 and finite, got -0.5"),
         ({"noise_scale": math.nan}, "noise_scale must be at least 0 and finite, got nan"),
         ({"reference": "normal"}, "reference must be one of 'uniform', 'gaussian', got 'normal'"),
-        ({"decode": "beam"}, "decode must be one of 'sample', 'greedy', got 'beam'"),
+        ({"decode": "best"}, "decode must be one of 'sample', 'greedy', 'beam', got 'best'"),
         ({"carry": "paper"}, "carry must be one of 'exact', 'reflected', got 'paper'"),
         ({"temperature": -1.0}, "temperature must be positive and finite, got -1.0"),
         ({"temperature": 0}, "temperature must be positive and finite, got 0"),
@@ -398,3 +398,136 @@ def test_samples_in_inference_mode_leave_training_possible(make_model):
         order = sample(model, items).order[:, 0]
     model.log_prob(items, 0.4, order.clone()).total.sum().backward()
     assert model.start.grad.isfinite().all()
+
+
+def beam_by_hand(model, items, steps, width, kept, seed, first=None):
+    """The search over one sample's diffusion steps as `sample` describes it, by enumeration: order and log_prob."""
+    N = len(items)
+    times = bridge.time_grid(steps)
+    moves = torch.ones(1, N, dtype=torch.float64)
+    if first is not None:
+        moves[0, first] = 0.0
+    number = torch.tensor([0])
+    start = noise.uniform(seed, number, 0, N, stream=noise.REFERENCE_STREAM, dtype=torch.float64) * moves
+    hypotheses = [(0.0, start)]
+    for step, (t, s) in enumerate(pairwise(times)):
+        predictions: dict[tuple[int, ...], tuple[float, float, Tensor]] = {}
+        for path, z_t in hypotheses:
+            order_t = reflect(z_t)[0].argsort()
+            slots = torch.tensor(list(permutations(range(N))))
+            orders = order_t[slots]
+            with torch.no_grad():
+                per_place = model.log_prob(items[order_t].expand(len(slots), N, 2), t, slots).per_place
+            log_probs = per_place.sum(1)
+            if first is not None:
+                is_allowed = orders[:, 0] == first
+                orders, log_probs = orders[is_allowed], per_place[is_allowed, 1:].sum(1)
+            for order, log_prob in zip(orders.tolist(), log_probs.tolist(), strict=True):
+                found = predictions.get(tuple(order))
+                if found is None or path + log_prob > found[0]:
+                    predictions[tuple(order)] = (path + log_prob, log_prob, z_t)
+        best = sorted(predictions.items(), key=lambda entry: -entry[1][0])[:kept]
+        order, (_, log_prob, _) = best[0]
+        hypotheses = []
+        step_noise = noise.normal(seed, number, step, N, stream=noise.BRIDGE_STREAM, dtype=torch.float64) * moves
+        for predicted, (path, _, z_t) in best:
+            z_clean = bridge.lift_to_grid(ranks_of(torch.tensor([predicted])), dtype=torch.float64)
+            hypotheses.append((path, bridge.reverse_step(z_t, z_clean, t, s, step_noise)))
+    return list(order), log_prob
+
+
+@pytest.mark.parametrize("first", (None, 2))
+@pytest.mark.parametrize("kept", (1, 3))
+@pytest.mark.parametrize("head", ("pointer", "linear", "gpl"))
+def test_beam_over_diffusion_steps(make_model, head, kept, first):
+    torch.manual_seed(11)
+    model, items = make_model(head, torch.float64), torch.randn(6, 4, 2, dtype=torch.float64)
+    for row in range(6):
+        wanted, log_prob = beam_by_hand(model, items[row], 3, 24 * kept, kept, row, first)
+        drawn = sample(model, items[row], first=first, steps=3, decode="beam", beam=24 * kept, beam_kept=kept, seed=row)
+        assert drawn.order[0].tolist() == wanted
+        assert float(drawn.log_prob[0]) == pytest.approx(log_prob, abs=1e-9)
+
+
+def test_hypotheses_that_are_carried_change_orders(make_model):
+    """The test above could not fail for beam_kept otherwise."""
+    torch.manual_seed(11)
+    model, items = make_model("pointer", torch.float64), torch.randn(20, 5, 2, dtype=torch.float64)
+    one, three = (sample(model, items, decode="beam", beam=20, beam_kept=kept).order for kept in (1, 3))
+    assert not torch.equal(one, three)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_beam_of_one_is_greedy(make_model, head):
+    torch.manual_seed(12)
+    model, items = make_model(head, torch.float64), torch.randn(9, 6, 2, dtype=torch.float64)
+    mask = torch.rand(9, 6) < 0.8
+    mask[:, 1] = True
+    greedy = sample(model, items, mask=mask, num_samples=3, decode="greedy", record=True)
+    beam = sample(model, items, mask=mask, num_samples=3, decode="beam", beam=1, record=True)
+    assert torch.equal(beam.order, greedy.order)
+    torch.testing.assert_close(beam.log_prob, greedy.log_prob, atol=1e-9, rtol=0)
+    for point, wanted in zip(beam.trajectory, greedy.trajectory, strict=True):
+        assert torch.equal(point.order, wanted.order)
+        assert torch.equal(point.predicted_order, wanted.predicted_order)
+    assert beam.accepted.eq(1).all()
+
+
+@pytest.mark.parametrize("kept", (1, 4))
+def test_beam_samples_do_not_depend_on_the_batch(make_model, kept):
+    torch.manual_seed(13)
+    model, items = make_model("pointer", torch.float64), torch.randn(5, 5, 2, dtype=torch.float64)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 0, 1, 1], [0, 0, 0, 1, 0], [1, 1, 1, 1, 0], [1] * 5]).bool()
+    options = {"decode": "beam", "beam": 6, "beam_kept": kept, "record": True}
+    together = sample(model, items, mask=mask, num_samples=2, **options)
+    in_parts = sample(model, items, mask=mask, num_samples=2, max_memory=1, **options)
+    assert torch.equal(together.order, in_parts.order)
+    torch.testing.assert_close(together.log_prob, in_parts.log_prob, atol=1e-9, rtol=0)
+    for row in range(5):
+        real = mask[row].nonzero()[:, 0]
+        alone = sample(model, items[row, real], num_samples=2, first_sample=2 * row, **options)
+        assert torch.equal(real[alone.order], together.order[row, :, : len(real)])
+        for point, wanted in zip(alone.trajectory, together.trajectory, strict=True):
+            assert torch.equal(real[point.predicted_order], wanted.predicted_order[row, :, : len(real)])
+
+
+def test_a_recorded_beam_is_the_path_of_the_hypothesis_that_won(make_model):
+    torch.manual_seed(15)
+    model, items = make_model("pointer", torch.float64), torch.randn(8, 5, 2, dtype=torch.float64)
+    drawn = sample(model, items, steps=2, decode="beam", beam=12, beam_kept=4, record=True)
+    one = sample(model, items, steps=2, decode="beam", beam=12, record=True)
+    before, after = drawn.trajectory
+    assert not torch.equal(before.predicted_order, one.trajectory[0].predicted_order)
+    z_clean = bridge.lift_to_grid(ranks_of(before.predicted_order[:, 0]), dtype=torch.float64)
+    normal = noise.normal(0, torch.arange(8), 0, 5, stream=noise.BRIDGE_STREAM, dtype=torch.float64)
+    z_s = bridge.reverse_step(before.soft_ranks[:, 0], z_clean, 1.0, 0.5, normal)
+    torch.testing.assert_close(after.soft_ranks[:, 0], reflect(z_s), atol=1e-12, rtol=0)
+
+
+def test_best_by_log_prob(make_model):
+    torch.manual_seed(14)
+    model, items = make_model("pointer"), torch.randn(3, 5, 2)
+    samples = sample(model, items, num_samples=6)
+    best = samples.best()
+    for row in range(3):
+        number = samples.log_prob[row].tolist().index(max(samples.log_prob[row].tolist()))
+        assert torch.equal(best.order[row], samples.order[row, number])
+        assert best.log_prob[row] == samples.log_prob[row, number]
+    one = sample(model, items[0].numpy(), num_samples=6).best()
+    assert one.order.tolist() == best.order[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decode": "beam"}, 'beam must be given with decode="beam" and only then, got None with decode="beam"'),
+        ({"beam": 3}, 'beam must be given with decode="beam" and only then, got 3 with decode="sample"'),
+        ({"decode": "beam", "beam": 0}, "beam must be an integer of at least 1, got 0"),
+        ({"decode": "beam", "beam": 3, "beam_kept": 4}, "beam_kept must be an integer from 1 to beam = 3, got 4"),
+        ({"beam_kept": 2}, "beam_kept must be an integer from 1 to beam = None, got 2"),
+        ({"decode": "beam", "beam": 3, "cache": False}, "needs compiled=True and cache=True"),
+    ],
+)
+def test_wrong_beams_are_named(make_model, options, message):
+    with pytest.raises(ValueError, match=message):
+        sample(make_model("pointer"), torch.zeros(1, 3, 2), **options)

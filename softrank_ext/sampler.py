@@ -21,9 +21,10 @@ from tqdm import tqdm
 from softrank_ext import bridge, noise, ops
 from softrank_ext.model import DECODER_HEADS, PackedWeights, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, chamber_margin, compose, ranks_of
+from softrank_ext.search import Beam, beam_decode
 from softrank_ext.trajectory import Trajectory, TrajectoryPoint
 
-DECODES = ("sample", "greedy")
+DECODES = ("sample", "greedy", "beam")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +55,12 @@ class Samples:
         """Every field indexed along its first dimension."""
         return _map_fields(lambda field: field[index], self)
 
-    def best(self, cost: Callable[[Tensor], Tensor]) -> "Samples":
-        """The sample of lowest cost for each instance: fields without the num_samples dimension.
+    def best(self, cost: Callable[[Tensor], Tensor] | None = None) -> "Samples":
+        """The sample of lowest cost for each instance, or of highest log_prob: fields without their num_samples.
 
-        cost: from orders (..., num_samples, N) to numbers (..., num_samples).
+        cost: from orders (..., num_samples, N) to numbers (..., num_samples); None for `-log_prob`.
         """
-        costs = torch.as_tensor(cost(self.order))
+        costs = torch.as_tensor(-self.log_prob if cost is None else cost(self.order))
         if costs.shape != self.order.shape[:-1]:
             raise ValueError(f"cost must return {tuple(self.order.shape[:-1])} numbers, got {tuple(costs.shape)}")
         if costs.ndim == 1:
@@ -107,6 +108,8 @@ def sample(
     reference: str = "uniform",
     decode: str = "sample",
     temperature: float = 1.0,
+    beam: int | None = None,
+    beam_kept: int = 1,
     seed: int = 0,
     first_sample: int = 0,
     carry: str = "exact",
@@ -124,7 +127,10 @@ def sample(
     first: the item that stands first by decree (a tour's start), a number or (B,): its soft rank stays 0.
     num_samples: draws per instance. steps: diffusion steps K, at times 1, (K-1)/K, ..., 1/K. noise_scale: paper eta.
     reference: "uniform" or "gaussian" soft ranks at time 1. decode: "sample" draws each prediction at the temperature,
-    "greedy" takes the highest score at each place (the soft ranks' noise stays random). carry: see
+    "greedy" takes the highest score at each place (the soft ranks' noise stays random), "beam" the most likely order
+    that a beam of width `beam` finds (`search.beam_decode`). beam_kept: how many hypotheses go on from one diffusion
+    step to the next, under the same noise; they share the beam, are ranked by the summed log-probability of their
+    predictions, and those with the same order are merged; the first is returned. carry: see
     `bridge.reverse_step`. compiled=False and cache=False: see `SoftRankModel.decode`. speculative: the order predicted
     at one step is the draft of the next, which saves time and changes no sample.
     seed: any 64-bit integer. Draw j of instance b is sample number `first_sample + b * num_samples + j`; the same seed
@@ -142,6 +148,7 @@ def sample(
             raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
+    _check_beam(decode, beam, beam_kept, compiled and cache)
     if not 0 < temperature < math.inf:
         raise ValueError(f'temperature must be positive and finite, got {temperature}; or use decode="greedy"')
     if not 0 <= noise_scale < math.inf:
@@ -161,7 +168,8 @@ def sample(
     B, N = items.shape[:2]
     if first is not None:
         first = _checked_first(first, items, mask)
-    rows_at_once = max(1, int(max_memory // _bytes_per_sample(model.config, N, like.element_size())))
+    bytes_per_sample = _bytes_per_sample(model.config, N, like.element_size()) * (1 if beam is None else 2 * beam)
+    rows_at_once = max(1, int(max_memory // bytes_per_sample))
     instances_at_once = max(1, rows_at_once // num_samples)
     parts = []
     with _evaluating(model), tqdm(total=B * num_samples * steps, unit="step", disable=not progress) as bar:
@@ -172,12 +180,13 @@ def sample(
             embedded = model.embed(items[chunk], chunk_mask)
             numbers = torch.arange(embedded.shape[0] * num_samples, device=like.device)
             for rows in numbers.split(rows_at_once):
+                rows = rows.repeat_interleave(beam_kept)
                 instance = rows // num_samples
                 part = _reverse(
                     model, embedded[instance], None if chunk_mask is None else chunk_mask[instance],
                     None if first is None else first[begin + instance], first_sample + begin * num_samples + rows,
-                    packed_weights, steps, noise_scale, reference, decode, temperature, seed, carry, compiled, cache,
-                    speculative, record, bar,
+                    packed_weights, steps, noise_scale, reference, decode, temperature, beam, beam_kept, seed, carry,
+                    compiled, cache, speculative, record, bar,
                 )  # fmt: skip
                 parts.append(part)
     samples = _map_fields(lambda *tensors: torch.cat(tensors).unflatten(0, (B, num_samples)), *parts)
@@ -198,6 +207,8 @@ def _reverse(
     reference: str,
     decode: str,
     temperature: float,
+    beam: int | None,
+    beam_kept: int,
     seed: int,
     carry: str,
     compiled: bool,
@@ -206,7 +217,10 @@ def _reverse(
     record: bool,
     bar: tqdm,
 ) -> Samples:
-    """The reverse process for a batch: embedded (B, N, D) per item, mask (B, N), first (B,), samples (B,): numbers."""
+    """The reverse process for a batch: embedded (B, N, D) per item, mask (B, N), first (B,), samples (B,): numbers.
+
+    Every beam_kept rows are hypotheses of one sample; the best of them is returned.
+    """
     B, N, _ = embedded.shape
     dtype = embedded.dtype
     moves = torch.ones(B, N, dtype=dtype, device=embedded.device)
@@ -221,7 +235,10 @@ def _reverse(
     # 1. Start from the reference distribution.
     make = noise.uniform if reference == "uniform" else noise.normal
     z_t = bridge.reference_sample(item_noise(make, 0, noise.REFERENCE_STREAM), reference)
-    trajectory = []
+    trajectory: list[TrajectoryPoint] = []
+    path_log_probs = torch.zeros(B // beam_kept, beam_kept, dtype=dtype, device=embedded.device)
+    path_log_probs[:, 1:] = -torch.inf  # one hypothesis to begin with
+    choices = torch.full((B,), N - 1, device=embedded.device) if mask is None else mask.sum(1) - 1
     order: Tensor | None = None
     work = torch.zeros(B, 2, dtype=torch.int64, device=embedded.device)
     for step, (t, s) in enumerate(pairwise(bridge.time_grid(steps))):
@@ -231,19 +248,34 @@ def _reverse(
         # 3. Arrange the embedded items slot by slot, as the network sees them.
         embedded_t = arrange(embedded, order_t)
         mask_t = None if mask is None else arrange(mask, order_t)
+        first_slot = None if first is None else ranks_t.gather(1, first[:, None])  # (B, 1)
         # 4., 5. Encode, and pick slot after slot; the last prediction, seen slot by slot, is the draft.
-        draft = None if order is None or not speculative else ranks_t.gather(1, order)
-        forced_order = None if first is None else _order_from(ranks_t.gather(1, first[:, None]), mask_t, N)
-        uniform = None
-        if decode == "sample":
-            uniform = noise.uniform(seed, samples, step, N, stream=noise.PICK_STREAM, dtype=dtype)
-        slots, log_probs, step_work = model.decode_embedded(
-            embedded_t, t, mask_t, uniform=uniform, temperature=temperature if decode == "sample" else 1.0,
-            forced_order=forced_order, forced_places=None if first is None else 1, draft=draft, compiled=compiled,
-            cache=cache, packed_weights=packed_weights,
-        )  # fmt: skip
-        if first is not None:
-            log_probs[:, 0] = 0.0  # decreed, not drawn
+        if beam is None:
+            draft = None if order is None or not speculative else ranks_t.gather(1, order)
+            uniform = None
+            if decode == "sample":
+                uniform = noise.uniform(seed, samples, step, N, stream=noise.PICK_STREAM, dtype=dtype)
+            slots, log_probs, step_work = model.decode_embedded(
+                embedded_t, t, mask_t, uniform=uniform, temperature=temperature if decode == "sample" else 1.0,
+                forced_order=None if first_slot is None else _order_from(first_slot, mask_t, N),
+                forced_places=None if first is None else 1, draft=draft, compiled=compiled, cache=cache,
+                packed_weights=packed_weights,
+            )  # fmt: skip
+            if first is not None:
+                log_probs[:, 0] = 0.0  # decreed, not drawn
+            log_prob = log_probs.sum(1)
+        else:
+            found = beam_decode(
+                model, embedded_t, t, beam, mask_t, first=None if first_slot is None else first_slot[:, 0],
+                start_log_probs=path_log_probs, is_embedded=True, packed_weights=packed_weights,
+            )  # fmt: skip
+            slots, log_prob, path_log_probs, rows = _carry_on(found, order_t, path_log_probs)
+            z_t, soft_ranks, order_t = z_t[rows], soft_ranks[rows], order_t[rows]
+            trajectory = [
+                TrajectoryPoint(point.t, point.soft_ranks[rows], point.order[rows], point.predicted_order[rows])
+                for point in trajectory
+            ]
+            step_work = choices[:, None] if model.config.head in DECODER_HEADS else torch.ones_like(choices)[:, None]
         work += step_work
         # 6. Turn slots into items and lift the predicted order to the grid.
         order = compose(order_t, slots)
@@ -255,15 +287,32 @@ def _reverse(
         if s > 0:
             bridge_noise = item_noise(noise.normal, step, noise.BRIDGE_STREAM)
             z_t = bridge.reverse_step(z_t, z_clean, t, s, bridge_noise, noise_scale=noise_scale, carry=carry)
-        bar.update(B)
-    choices = torch.full((B,), N - 1, device=embedded.device) if mask is None else mask.sum(1) - 1
+        bar.update(B // beam_kept)
     kept = torch.where(work[:, 1] > 0, steps * choices / work[:, 1].clamp(min=1), 1.0)
     if model.config.head not in DECODER_HEADS:
         kept = torch.ones_like(kept)
     assert order is not None  # there is at least one step
     margin = chamber_margin(z_clean, mask)
     path = Trajectory(trajectory) if record else None
-    return Samples(order, ranks, z_clean, log_probs.sum(1), margin, work[:, 0], kept, path)
+    return Samples(order, ranks, z_clean, log_prob, margin, work[:, 0], kept, path)[::beam_kept]
+
+
+def _carry_on(found: Beam, order_t: Tensor, path_log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The hypotheses of a beam that go on, K of each sample: those of different orders that are most likely.
+
+    order_t: (B * K, N), of the hypotheses that the beam began with; path_log_probs: (B, K), of their predictions so
+    far. Returns the new predictions as slots (B * K, N), their own log-probabilities (B * K,), the new path_log_probs
+    (B, K), and the rows (B * K,) of order_t that the predictions began with.
+    """
+    B, K = path_log_probs.shape
+    rows = torch.arange(B, device=order_t.device)[:, None] * K + found.starts  # (B, width)
+    orders = order_t[rows].gather(2, found.orders)  # (B, width, N) over items
+    is_repeated = (orders[:, :, None] == orders[:, None]).all(3).tril(-1).any(2)
+    paths, best = found.log_probs.masked_fill(is_repeated, -torch.inf).sort(dim=1, descending=True, stable=True)
+    paths, best = paths[:, :K], best[:, :K]
+    before = path_log_probs.gather(1, found.starts.gather(1, best))
+    slots = found.orders.gather(1, best[..., None].expand(-1, -1, order_t.shape[1]))
+    return slots.flatten(0, 1), (paths - before).flatten(), paths, rows.gather(1, best).flatten()
 
 
 def _order_from(slot: Tensor, mask: Tensor | None, N: int) -> Tensor:
@@ -281,6 +330,17 @@ def _bytes_per_sample(config: SoftRankConfig, N: int, element_size: int) -> int:
     tokens = 2 * N if config.head == "gpl" else N
     per_token = (4 * config.decoder_layers + 12) * config.d_model + 2 * config.feed_forward
     return element_size * tokens * (per_token + (tokens if config.head == "gpl" else 0))
+
+
+def _check_beam(decode: str, beam: int | None, beam_kept: int, is_compiled: bool) -> None:
+    if (decode == "beam") != (beam is not None):
+        raise ValueError(f'beam must be given with decode="beam" and only then, got {beam} with decode="{decode}"')
+    if beam is not None and (not isinstance(beam, int) or beam < 1):
+        raise ValueError(f"beam must be an integer of at least 1, got {beam!r}")
+    if not isinstance(beam_kept, int) or not 1 <= beam_kept <= (beam or 1):
+        raise ValueError(f"beam_kept must be an integer from 1 to beam = {beam}, got {beam_kept!r}")
+    if beam is not None and not is_compiled:
+        raise ValueError('decode="beam" needs compiled=True and cache=True: it runs on the cached decoder')
 
 
 @contextmanager
