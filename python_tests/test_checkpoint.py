@@ -77,7 +77,7 @@ def test_embedder_of_the_users_own(tmp_path):
 
 
 def test_bundled_models_are_found_by_name(folder, monkeypatch):
-    monkeypatch.setattr(checkpoint, "_BUNDLED", folder.parent)
+    monkeypatch.setattr(checkpoint, "BUNDLED", folder.parent)
     assert checkpoint.bundled_names() == ["saved"]
     assert SoftRankModel.from_pretrained("saved").config.head == "pointer"
     with pytest.raises(FileNotFoundError, match=r"mnist is neither a folder nor a bundled model \(bundled: saved\)"):

@@ -41,7 +41,8 @@ ALLOWED: dict[str, set[str] | None] = {
         "bridge", "model", "tasks", "metrics", "checkpoint", "noise", "ops", "permutations", "evaluate", "_libraries",
     },
     "item_files": {"sampler", "tasks"},
-    "plots": {"permutations"},
+    "plots": {"permutations", "metrics", "trajectory"},
+    "demo": {"checkpoint", "metrics", "model", "plots", "sampler", "tasks"},
 }  # fmt: skip
 # Allowed inside a function only: methods of the model that hand over to `checkpoint`, which needs the model first.
 ALLOWED_LATE = {"model": {"checkpoint"}}

@@ -411,6 +411,34 @@ def _info(as_json: Annotated[bool, tyro.conf.arg(name="json", help="Print one JS
         print(f"{name:<{width}}  {'none' if value == '' else value}")
 
 
+def _demo(
+    task: Literal["all", "sorting", "tsp", "jigsaw"] = "all",
+    n: int | None = None,
+    seed: int = 0,
+    output: Path = Path("outputs/demo"),
+    weights: Path | None = None,
+) -> None:
+    """Sort digits, find tours and solve jigsaws with the bundled models.
+
+    Args:
+        task: What to do.
+        n: Number of items, for one task: up to 100 numbers, 20 or 50 nodes, 9 or 16 patches.
+        seed: Another seed, other lists, shuffles and draws.
+        output: Folder for the pictures and pages.
+        weights: Folder of models by name instead of the bundled ones.
+    """
+    from softrank_ext import demo
+
+    done = demo.run(task, n, seed=seed, output=output, weights=weights)
+    print(demo.table_of(done.rows))
+    print("Times are of this machine and one batch; gap is the length above the best tour's.")
+    for name in done.missing:
+        print(f"Left out: {name}, for want of a model of that name.")
+    if not any(path.suffix == ".png" for path in done.files):
+        print('No pictures, which need matplotlib: pip install "softrank_ext[plots]"')
+    print(f"Written to {output}: {', '.join(path.name for path in done.files)}")
+
+
 def _walk(
     output: Path = Path("walk.png"), items: int = 8, steps: int = 200, noise_scale: float = 0.5, seed: int = 0
 ) -> None:
@@ -465,6 +493,7 @@ def draw_walk(items: int, steps: int, noise_scale: float, seed: int) -> tuple[li
 
 
 COMMANDS: dict[str, Any] = {
+    "demo": _demo,
     "train": {name: _train(name) for name in TASKS},
     "evaluate": {name: _evaluate(name) for name in TASKS},
     "sample": _sample,

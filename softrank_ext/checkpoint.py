@@ -23,12 +23,12 @@ from softrank_ext.model import SoftRankConfig, SoftRankModel
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TRAINING_FILE = "training.safetensors"
-_BUNDLED = Path(__file__).parent / "weights"
+BUNDLED = Path(__file__).parent / "weights"
 
 
 def bundled_names() -> list[str]:
     """Names of the models that come with the package."""
-    return sorted(path.parent.name for path in _BUNDLED.glob(f"*/{CONFIG_FILE}"))
+    return sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG_FILE}"))
 
 
 def save_pretrained(model: SoftRankModel, folder: str | Path) -> None:
@@ -135,7 +135,7 @@ def _folder_of(name_or_folder: str | Path) -> Path:
     if folder.is_dir():
         return folder
     if str(name_or_folder) in bundled_names():
-        return _BUNDLED / name_or_folder
+        return BUNDLED / name_or_folder
     names = ", ".join(bundled_names()) or "none"
     raise FileNotFoundError(f"{name_or_folder} is neither a folder nor a bundled model (bundled: {names})")
 

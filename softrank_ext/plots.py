@@ -4,17 +4,23 @@ Functions take arrays that are ready to draw and return a figure; `save_figure` 
 Colours are safe for colour-blind readers (viridis: dark is the first place of the clean order, light the last).
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from softrank_ext.metrics import tour_length
+from softrank_ext.trajectory import Frames
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _DARK_TO_LIGHT = (0.0, 0.88)  # The last part of viridis is too light on white.
+_OURS, _WRONG = "#0072b2", "#d55e00"  # Okabe and Ito's blue and vermilion
 
 
 def plot_walk(times: Sequence[float], soft_ranks: Tensor, ranks: Tensor, title: str = "") -> "Figure":
@@ -49,12 +55,146 @@ def plot_walk(times: Sequence[float], soft_ranks: Tensor, ranks: Tensor, title: 
     most = size * (size - 1) // 2
     distance.fill_between(times, swapped.tolist(), step="post", color="0.75")
     distance.plot(times, swapped.tolist(), drawstyle="steps-post", color="0.25", linewidth=1)
-    distance.axhline(most / 2, color="#d55e00", linestyle="--", linewidth=1, label="mean of a random order")
+    distance.axhline(most / 2, color=_WRONG, linestyle="--", linewidth=1, label="mean of a random order")
     distance.set(xlabel="time t: 0 is the clean order, 1 is noise", ylabel="pairs swapped", ylim=(0, max(most, 1)))
     distance.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
     distance.legend(loc="upper left", frameon=False, fontsize="small")
     for axes in (walk, distance):
         axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def plot_sorting(
+    frames: Frames, images: Tensor, labels: Sequence[object], true_order: Tensor, title: str = ""
+) -> "Figure":
+    """A list of images before and after, and between them the way of each item's soft rank from noise to its place.
+
+    images: (N, 1, height, width) uint8. labels: N texts. true_order: (N,) int64. Left, the items in the order of their
+    first soft ranks; right, sorted, with what is out of place marked (items with equal labels are interchangeable).
+    """
+    from matplotlib.figure import Figure
+
+    N = len(labels)
+    figure = Figure(figsize=(8, max(2.5, 0.9 + 0.3 * N)), layout="constrained")
+    before, paths, after = figure.subplots(1, 3, width_ratios=(1, 1.6, 1), sharey=True)
+    places = [place / max(N - 1, 1) for place in range(N)]
+    colours = {item: _place_colour(place, N) for place, item in enumerate(frames.order[-1].tolist())}
+    width = 0.12 * images.shape[3] / images.shape[2]  # keeps the images' shape: rows are 0.3 inches high
+    for axes, order, side in ((before, frames.order[0].tolist(), "right"), (after, frames.order[-1].tolist(), "left")):
+        low, high = (1 - width, 1) if side == "right" else (0, width)
+        for place, item in enumerate(order):
+            height = places[place]
+            axes.imshow(
+                images[item, 0].numpy(), cmap="gray", aspect="auto", vmin=0, vmax=255,
+                extent=(low, high, height + 0.44 / N, height - 0.44 / N),
+            )  # fmt: skip
+            is_wrong = side == "left" and str(labels[item]) != str(labels[int(true_order[place])])
+            text = f"{labels[item]}{'  wrong' if is_wrong else ''}"
+            outside = (low - 0.03, "right") if side == "right" else (high + 0.03, "left")
+            axes.text(
+                outside[0], height, text, ha=outside[1], va="center", fontsize="small",
+                color=_WRONG if is_wrong else "0.25", weight="bold" if is_wrong else "normal",
+            )  # fmt: skip
+        axes.set(xlim=(0, 1), ylim=(1 + 0.6 / N, -0.6 / N))
+        axes.axis("off")
+    _draw_soft_ranks(paths, frames, colours)
+    for place, item in enumerate(frames.order[0].tolist()):  # from the image to where its item starts
+        ends = (places[place], float(frames.soft_ranks[0, item]))
+        paths.plot((1.1, 1), ends, color=colours[item], linewidth=0.7, alpha=0.6, clip_on=False)
+    paths.set(xlim=(1.1, 0), xticks=frames.times)
+    paths.spines[["left"]].set_visible(False)
+    paths.tick_params(axis="y", left=False, labelleft=False)
+    before.set_title("in random order", fontsize="medium", loc="right")
+    after.set_title("sorted", fontsize="medium", loc="left")
+    figure.suptitle(title)
+    return figure
+
+
+def plot_trajectory(frames: Frames, title: str = "") -> "Figure":
+    """Soft ranks of one sample from noise (left) to its order (right); where lines cross, the order changes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    N = frames.order.shape[1]
+    _draw_soft_ranks(
+        axes, frames, {item: _place_colour(place, N) for place, item in enumerate(frames.order[-1].tolist())}
+    )
+    axes.set(ylabel="soft rank of each item", title=title)
+    return figure
+
+
+def _draw_soft_ranks(axes: "Axes", frames: Frames, colours: dict[int, tuple[float, float, float, float]]) -> None:
+    """A line per item, time from 1 at the left to 0 at the right, rank 0 at the top as in a list."""
+    for item, colour in colours.items():
+        heights = frames.soft_ranks[:, item].tolist()
+        axes.plot(frames.times, heights, color=colour, linewidth=1.4, marker=".", markersize=6, clip_on=False)
+    axes.set(xlim=(1, 0), xlabel="time t: 1 is noise, 0 is the order")
+    if not axes.yaxis_inverted():
+        axes.set_ylim(1.03, -0.03)
+    axes.set_yticks([0, 0.5, 1])
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def plot_tour(frames: Frames, points: Tensor, true_order: Tensor, title: str = "") -> "Figure":
+    """A tour through the diffusion steps: above, in the order of the soft ranks; below, as the model predicts it.
+
+    points: (N, 2). true_order: (N,) int64, the best tour, dashed. Panels say how much longer than that one theirs are.
+    """
+    points = points.double()
+    best = tour_length(points[None], true_order[None])
+
+    def draw(axes: "Axes", order: Tensor) -> str:
+        closed = [*order.tolist(), int(order[0])]
+        right = [*true_order.tolist(), int(true_order[0])]
+        axes.plot(*points[right].T.tolist(), color="0.55", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        axes.plot(*points[closed].T.tolist(), color=_OURS, linewidth=1.5, zorder=2)
+        axes.plot(*points.T.tolist(), "o", color="0.15", markersize=2.5, zorder=3)
+        axes.plot(*points[order[:1]].T.tolist(), "s", color=_WRONG, markersize=5, zorder=4)
+        axes.set_aspect("equal")
+        axes.margins(0.06)
+        return f"{100 * float(tour_length(points[None], order[None]) / best - 1):+.1f} %"
+
+    return _plot_steps(frames, draw, title, "length above the best (dashed)")
+
+
+def plot_jigsaw(frames: Frames, patches: Tensor, true_order: Tensor, title: str = "") -> "Figure":
+    """A jigsaw being solved: above, in the order of the soft ranks; below, as the model predicts it.
+
+    patches: (N, 3, height, width) uint8 with N a square. true_order: (N,) int64. Panels say how many places are right.
+    """
+    side = math.isqrt(len(patches))
+
+    def draw(axes: "Axes", order: Tensor) -> str:
+        rows = patches[order].unflatten(0, (side, side)).permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1)  # (H, W, 3)
+        axes.imshow(rows.numpy(), interpolation="nearest")
+        height, width = patches.shape[2:]
+        for cut in range(1, side):
+            axes.axhline(cut * height - 0.5, color="white", linewidth=0.8)
+            axes.axvline(cut * width - 0.5, color="white", linewidth=0.8)
+        return f"{int((order == true_order).sum())} of {len(patches)}"
+
+    return _plot_steps(frames, draw, title, "places right")
+
+
+def _plot_steps(frames: Frames, draw: Callable[["Axes", Tensor], str], title: str, score: str) -> "Figure":
+    """Two rows of panels, one column per time: `draw(axes, order)` fills a panel and says its score."""
+    from matplotlib.figure import Figure
+
+    columns = len(frames.times)
+    figure = Figure(figsize=(1.55 * columns + 0.5, 4.1), layout="constrained")
+    grid = figure.subplots(2, columns, squeeze=False)
+    for row, (orders, name) in enumerate(((frames.order, "of the soft ranks"), (frames.predicted_order, "predicted"))):
+        for column, t in enumerate(frames.times):
+            axes = grid[row, column]
+            axes.set_xlabel(draw(axes, orders[column]), fontsize="small", labelpad=2)
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+            if row == 0:
+                axes.set_title({1.0: "t = 1 (noise)", 0.0: "t = 0"}.get(t, f"t = {t:.2g}"), fontsize="medium")
+        grid[row, 0].set_ylabel(name, fontsize="medium")
+    figure.suptitle(title)
+    figure.supxlabel(f"under each panel: {score}", fontsize="small", color="0.35")
     return figure
 
 

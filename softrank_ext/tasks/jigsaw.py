@@ -54,7 +54,7 @@ class Jigsaw:
         if self.flip:
             is_flipped = torch.rand(size, generator=generator_of(seed, step, "flips")) < 0.5
             chosen = torch.where(is_flipped[:, None, None, None], chosen.flip(3), chosen)
-        return self._batch(chosen, random_orders(size, self.grid**2, generator_of(seed, step, "training shuffle")))
+        return self.batch_of(chosen, random_orders(size, self.grid**2, generator_of(seed, step, "training shuffle")))
 
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
         """Instance i does not depend on `size`. Up to 10,000 instances are of different images."""
@@ -63,7 +63,7 @@ class Jigsaw:
             instances = range(start, min(start + size, count))
             chosen = images[rows_of_passes(len(images), seed, start, len(instances), "test images")]
             shuffles = [random_orders(1, self.grid**2, generator_of(seed, i, "test shuffle")) for i in instances]
-            yield self._batch(chosen, torch.cat(shuffles))
+            yield self.batch_of(chosen, torch.cat(shuffles))
 
     def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
         classes = batch.extras["patch_classes"]
@@ -77,8 +77,8 @@ class Jigsaw:
             "displacement": displacement.double().mean(1),
         }
 
-    def _batch(self, images: Tensor, shuffle: Tensor) -> Batch:
-        """images: (B, 3, 32, 32) uint8. shuffle: (B, N) int64, `shuffle[item]` = the patch that is this item."""
+    def batch_of(self, images: Tensor, shuffle: Tensor) -> Batch:
+        """Jigsaws of images (B, 3, 32, 32) uint8. shuffle: (B, N) int64, `shuffle[item]` = the patch that it is."""
         items = arrange(cut(images, self.grid), shuffle)
         return Batch(items, ranks_of(shuffle), extras={"patch_classes": classes_of_equal(items)})
 

@@ -56,7 +56,7 @@ class Sorting:
         images, labels = data.mnist(True, self.root)
         N = self._draw_num_items(seed, step, "training")
         digits = torch.randint(len(images), (size, N, DIGITS), generator=generator_of(seed, step, "training digits"))
-        return _batch(images, labels, digits, random_orders(size, N, generator_of(seed, step, "training ties")))
+        return list_batch(images, labels, digits, random_orders(size, N, generator_of(seed, step, "training ties")))
 
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
         """With a fixed N, instance i does not depend on `size`; with a range, batch k draws the N of its own."""
@@ -68,7 +68,7 @@ class Sorting:
                 drawn = generator_of(seed, instance, "test digits")
                 digits.append(torch.randint(len(images), (N, DIGITS), generator=drawn))
                 ties.append(random_orders(1, N, generator_of(seed, instance, "test ties")))
-            yield _batch(images, labels, torch.stack(digits), torch.cat(ties))
+            yield list_batch(images, labels, torch.stack(digits), torch.cat(ties))
 
     def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
         labels = batch.extras["labels"]
@@ -88,8 +88,11 @@ class Sorting:
         return int(torch.randint(self.min_items, self.num_items + 1, (), generator=generator))
 
 
-def _batch(images: Tensor, labels: Tensor, digits: Tensor, ties: Tensor) -> Batch:
-    """digits: (B, N, 4) int64, rows of images. ties: (B, N) int64, distinct in a row: equal numbers ascend by it."""
+def list_batch(images: Tensor, labels: Tensor, digits: Tensor, ties: Tensor) -> Batch:
+    """Lists of four-digit numbers made of images (count, 28, 28) uint8 with labels (count,) int64.
+
+    digits: (B, N, 4) int64, rows of images. ties: (B, N) int64, distinct in a row: equal numbers ascend by it.
+    """
     B, N, _ = digits.shape
     # Pixel rows are gathered straight to their places, four bytes at a time: some eight times faster than whole images
     # followed by a transposition.

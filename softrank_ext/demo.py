@@ -1,0 +1,209 @@
+"""The demo: bundled models put bundled items in order, are scored against the truth, and leave pictures and pages.
+
+The items are test items of MNIST (LeCun, Bottou, Bengio, Haffner 1998), CIFAR-10 (Krizhevsky 2009) and uniform TSP
+instances with optimal tours (20 nodes: Kool, van Hoof, Welling 2019; 50 nodes: solved with Concorde, Li et al. 2023).
+`bench/demo_items.py` chose them at random. No model was trained on any of them.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softrank_ext import checkpoint, metrics
+from softrank_ext.model import SoftRankModel
+from softrank_ext.sampler import Samples, sample
+from softrank_ext.tasks import Batch, Task
+from softrank_ext.tasks.draws import generator_of, random_orders
+from softrank_ext.tasks.jigsaw import Jigsaw
+from softrank_ext.tasks.sorting import DIGITS, Sorting, list_batch
+from softrank_ext.tasks.tsp import TSP, tour_batch
+
+ITEMS_FILE = Path(__file__).with_name("demo_items.npz")
+TASKS = ("sorting", "tsp", "jigsaw")
+# What is shown without further words: task, number of items.
+CASES = (("sorting", 9), ("sorting", 32), ("tsp", 20), ("tsp", 50), ("jigsaw", 9), ("jigsaw", 16))
+LISTS = 64  # of numbers to be sorted
+MOST_NUMBERS = 100
+STEPS = 5
+DRAWS = 16  # of which a tour's shortest counts, in a row of its own
+
+
+class Row(NamedTuple):
+    """A line of the table: scores are means over the instances, None where the task has no such score."""
+
+    task: str
+    items: int
+    instances: int
+    draws: int
+    all_right: float | None
+    places_right: float | None
+    gap: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What a demo has done: its rows, the files it wrote, the names of models that are not there."""
+
+    rows: list[Row]
+    files: list[Path]
+    missing: list[str]
+
+
+def run(
+    task: str = "all",
+    n: int | None = None,
+    *,
+    seed: int = 0,
+    output: str | Path = "outputs/demo",
+    weights: str | Path | None = None,
+) -> Demo:
+    """Order the bundled items of a task, or of all tasks, and write a picture and a page of each case's first instance.
+
+    n: number of items, for one task. seed: another seed, other lists, shuffles and draws. weights: folder of models by
+    name, by default the bundled ones. Pictures need matplotlib and are left out without it. Raises FileNotFoundError if
+    no model is there.
+    """
+    cases = _cases_of(task, n)
+    folder = checkpoint.BUNDLED if weights is None else Path(weights)
+    names = {case: model_name(*case) for case in cases}
+    missing = [name for name in dict.fromkeys(names.values()) if not (folder / name / checkpoint.CONFIG_FILE).exists()]
+    if len(missing) == len(set(names.values())):
+        raise FileNotFoundError(f"the demo needs {' or '.join(missing)}, a folder with a model, in {folder}")
+    output = Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    files: list[Path] = []
+    for case, name in names.items():
+        if name not in missing:
+            case_rows, case_files = _run_case(*case, SoftRankModel.from_pretrained(folder / name), seed, output)
+            rows += case_rows
+            files += case_files
+    return Demo(rows, files, missing)
+
+
+def model_name(task: str, n: int) -> str:
+    """The bundled model that orders n items of a task."""
+    side = round(n**0.5)
+    return f"jigsaw-{side}x{side}" if task == "jigsaw" else task
+
+
+def table_of(rows: Sequence[Row]) -> str:
+    """The rows as aligned lines of text."""
+
+    def percent(share: float | None, digits: int) -> str:
+        return "-" if share is None else f"{100 * share:.{digits}f} %"
+
+    lines = [("task", "items", "instances", "draws", "all right", "places right", "gap", "ms each")]
+    for row in rows:
+        scores = (percent(row.all_right, 1), percent(row.places_right, 1), percent(row.gap, 2))
+        milliseconds = f"{1000 * row.seconds / row.instances:.1f}"
+        lines.append((row.task, str(row.items), str(row.instances), str(row.draws), *scores, milliseconds))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines
+    )
+
+
+@lru_cache(maxsize=1)
+def items_of_file() -> dict[str, Tensor]:
+    """The bundled items: digits (count, 28, 28) uint8 and digit_labels (count,), images (count, 3, 32, 32) uint8, and
+    for N = 20 and 50 points_N (count, N, 2) float64 with their best tours_N (count, N)."""
+    with np.load(ITEMS_FILE) as file:
+        arrays = {name: torch.from_numpy(file[name]) for name in file.files}
+    return {name: array if array.dtype in (torch.uint8, torch.float64) and "labels" not in name else array.long()
+            for name, array in arrays.items()}  # fmt: skip
+
+
+def batch_of(task: str, n: int, seed: int) -> tuple[Task, Batch]:
+    """The bundled instances of a task with n items; digits and shuffles are drawn by the seed."""
+    items = items_of_file()
+    if task == "tsp":
+        return TSP(), tour_batch(items[f"points_{n}"], items[f"tours_{n}"])
+    if task == "jigsaw":
+        images = items["images"]
+        jigsaw = Jigsaw(round(n**0.5))
+        return jigsaw, jigsaw.batch_of(images, random_orders(len(images), n, generator_of(seed, n, "demo shuffle")))
+    digits = torch.randint(len(items["digits"]), (LISTS, n, DIGITS), generator=generator_of(seed, n, "demo digits"))
+    ties = random_orders(LISTS, n, generator_of(seed, n, "demo ties"))
+    return Sorting(n), list_batch(items["digits"], items["digit_labels"], digits, ties)
+
+
+def _cases_of(task: str, n: int | None) -> list[tuple[str, int]]:
+    if task not in ("all", *TASKS):
+        raise ValueError(f"task must be one of all, {', '.join(TASKS)}, got {task!r}")
+    if n is None:
+        return [case for case in CASES if task in ("all", case[0])]
+    if task == "all":
+        raise ValueError(f"n is the number of items of one task: choose that task, one of {', '.join(TASKS)}")
+    if task == "sorting":
+        if not 2 <= n <= MOST_NUMBERS:
+            raise ValueError(f"n must be from 2 to {MOST_NUMBERS} for sorting, got {n}")
+    elif (task, n) not in CASES:
+        known = " or ".join(str(size) for name, size in CASES if name == task)
+        raise ValueError(f"n must be {known} for {task}, got {n}")
+    return [(task, n)]
+
+
+def _run_case(task: str, n: int, model: SoftRankModel, seed: int, output: Path) -> tuple[list[Row], list[Path]]:
+    made_by, batch = batch_of(task, n, seed)
+
+    def timed(decode: str, draws: int) -> tuple[Samples, float]:
+        begin = time.perf_counter()
+        samples = sample(
+            model, batch.items, first=batch.first, num_samples=draws, steps=STEPS, decode=decode, seed=seed,
+            record=draws == 1,
+        )  # fmt: skip
+        return samples, time.perf_counter() - begin
+
+    sample(model, batch.items[:1], first=None if batch.first is None else batch.first[:1], steps=1)  # warm-up
+    samples, seconds = timed("greedy", 1)
+    rows = [_row_of(task, made_by, batch, samples.order[:, 0], 1, seconds)]
+    if task == "tsp":
+        many, seconds = timed("sample", DRAWS)
+        points = batch.extras["points"]
+        costs = torch.stack([metrics.tour_length(points, order) for order in many.order.unbind(1)], 1)
+        rows.append(_row_of(task, made_by, batch, many.best(lambda _: costs).order, DRAWS, seconds))
+    return rows, _write_files(task, n, batch, samples, output)
+
+
+def _row_of(task: str, made_by: Task, batch: Batch, order: Tensor, draws: int, seconds: float) -> Row:
+    scores = {name: float(score.double().mean()) for name, score in made_by.score(batch, order).items()}
+    return Row(
+        task, order.shape[1], len(order), draws, scores.get("tie_aware_accuracy"), scores.get("tie_aware_correctness"),
+        scores.get("gap"), seconds,
+    )  # fmt: skip
+
+
+def _write_files(task: str, n: int, batch: Batch, samples: Samples, output: Path) -> list[Path]:
+    """The picture and the page of the first instance."""
+    trajectory = samples[0][0].trajectory
+    assert trajectory is not None
+    items, true_order = batch.items[0], batch.order[0]
+    labels = [f"{number:04d}" for number in batch.extras["labels"][0].tolist()] if task == "sorting" else None
+    title = {
+        "sorting": f"Sorting {n} numbers",
+        "tsp": f"A tour of {n} nodes",
+        "jigsaw": f"A jigsaw of {n} patches",
+    }[task]
+    page = output / f"{task}-{n}.html"
+    layout = {"sorting": "row", "tsp": "tour", "jigsaw": "grid"}[task]
+    trajectory.save_html(page, items, layout=layout, labels=labels, true_order=true_order, title=title)
+    if find_spec("matplotlib") is None:
+        return [page]
+    from softrank_ext import plots
+
+    frames = trajectory.frames()
+    draw: Callable[..., object] = {"tsp": plots.plot_tour, "jigsaw": plots.plot_jigsaw}.get(task, plots.plot_sorting)
+    arguments = (items, labels, true_order) if task == "sorting" else (items, true_order)
+    picture = output / f"{task}-{n}.png"
+    plots.save_figure(draw(frames, *arguments, title), picture)  # type: ignore[arg-type]
+    return [picture, page]
