@@ -124,7 +124,7 @@ class TestLoss:
         """How often the target equals the seen order, by time, against the formulas simulated in numpy."""
         size, N, steps, scale = 20_000, 3, 2, 0.5
         batch = SortNumbers(N).training_batch(0, 1, size)
-        loss = DenoisingLoss(tiny_model(steps=steps), noise_scale=scale, reference=reference, target=target)
+        loss = DenoisingLoss(tiny_model(steps=steps, target=target), noise_scale=scale, reference=reference)
         loss(batch, 5, torch.arange(size))
         _, t, slots, _ = seen[0]
         is_kept = (slots == torch.arange(N)).all(1)
@@ -161,15 +161,15 @@ class TestLoss:
         assert float(whole.detach()) != float(loss(batch, 1, torch.arange(8))[0].detach())
 
     def test_says_what_is_wrong(self):
-        with pytest.raises(ValueError, match="target must be one of 'clean', 'previous', got 'next'"):
-            DenoisingLoss(tiny_model(), target="next")
+        with pytest.raises(ValueError, match="times must be one of 'drawn', 'all', got 'some'"):
+            DenoisingLoss(tiny_model(), times="some")
         with pytest.raises(ValueError, match="reference must be one of 'uniform', 'gaussian', got 'cauchy'"):
             DenoisingLoss(tiny_model(), reference="cauchy")
-        with pytest.raises(ValueError, match='target "previous" is a step of the time grid'):
-            DenoisingLoss(tiny_model(time="continuous"), target="previous")
+        with pytest.raises(ValueError, match='times "all" are those of a grid'):
+            DenoisingLoss(tiny_model(time="continuous"), times="all")
         batch = SortNumbers(5, known=2).training_batch(0, 1, 3)
         with pytest.raises(ValueError, match='target "previous" needs whole orders'):
-            DenoisingLoss(tiny_model(), target="previous")(batch, 0, torch.arange(3))
+            DenoisingLoss(tiny_model(target="previous"))(batch, 0, torch.arange(3))
 
 
 class TestConfig:

@@ -13,33 +13,22 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
 
 from softrank_ext import bridge, build_info, checkpoint, noise, ops
-from softrank_ext.model import HEADS, PRESETS, TIMES, SoftRankConfig, SoftRankModel
+from softrank_ext.methods import METHODS, method_of
 from softrank_ext.permutations import ranks_of
 from softrank_ext.sampler import sample
 
-if TYPE_CHECKING:
-    from softrank_ext.tasks import Task
-
-
-class TaskEntry(NamedTuple):
-    """The sizes of a task's model, and what its best model is best at."""
-
-    preset: str
-    best_metric: str
-    best_is: str
-
-
+# What a task's best model is best at.
 TASKS = {
-    "sorting": TaskEntry("mnist", "accuracy", "highest"),
-    "jigsaw": TaskEntry("jigsaw", "accuracy", "highest"),
-    "tsp": TaskEntry("tsp", "gap", "lowest"),
-    "preferences": TaskEntry("mnist", "loss", "lowest"),
+    "sorting": {"best_metric": "accuracy", "best_is": "highest"},
+    "jigsaw": {"best_metric": "accuracy", "best_is": "highest"},
+    "tsp": {"best_metric": "gap", "best_is": "lowest"},
+    "preferences": {"best_metric": "loss", "best_is": "lowest"},
 }
 
 
@@ -51,8 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     while isinstance(command, dict):
         command = _next_command(command, path, words.pop(0) if words else None)
     try:
-        run = command(words) if path[1] in ("train", "evaluate") else command
-        chosen = tyro.cli(run, args=with_config_file(words), prog=" ".join(path))
+        options = with_config_file(words)
+        run = command(options) if path[1] in ("train", "evaluate") else command
+        chosen = tyro.cli(run, args=options, prog=" ".join(path))
         if chosen is not None:
             return chosen.run(shlex.join(["softrank", *path[1:], *words]))
     except (ValueError, TypeError, ImportError, OSError, FloatingPointError) as error:
@@ -126,18 +116,6 @@ def _options_of(options: Mapping[str, Any], prefix: str) -> list[str]:
     return words
 
 
-# The options of a model that the task does not decide.
-ModelOptions: Any = dataclasses.make_dataclass(
-    "ModelOptions",
-    [
-        (field.name, {"head": Literal[HEADS], "time": Literal[TIMES]}.get(field.name, field.type), field.default)
-        for field in dataclasses.fields(SoftRankConfig)
-        if field.name not in ("embedder", "max_items")
-    ],
-    frozen=True,
-    namespace={"__doc__": SoftRankConfig.__doc__},
-)
-
 ConfigFile = Annotated[Path | None, tyro.conf.arg(help="YAML file of options; the command line overrides it.")]
 Model = tyro.conf.Positional[
     Annotated[str, tyro.conf.arg(metavar="MODEL", help="Saved model: a folder, or a bundled model's name.")]
@@ -169,10 +147,12 @@ def _train(name: str) -> Callable[[Sequence[str]], Any]:
     def make(words: Sequence[str]) -> Any:
         from softrank_ext.train import TrainConfig
 
-        entry = TASKS[name]
-        preset = PRESETS[entry.preset]
-        model = ModelOptions(**{field.name: getattr(preset, field.name) for field in dataclasses.fields(ModelOptions)})
-        config = TrainConfig(best_metric=entry.best_metric, best_is=entry.best_is)  # type: ignore[arg-type]
+        method_name = _value_of("--method", words) or "softrank"
+        method = method_of(method_name)
+        model = method.options(name)
+        config = TrainConfig(**{**TASKS[name], **method.training(name)})
+        allowed: Any = Literal[tuple(METHODS)]
+        methods = Annotated[allowed, tyro.conf.arg(help="What to train; decides the defaults of the rest.")]
         resume = Annotated[bool, tyro.conf.arg(help="Go on with the run in the output folder.")]
         output = Annotated[Path, tyro.conf.arg(help="Folder of the run.")]
         start = Annotated[Path | None, tyro.conf.arg(help="Saved model whose weights to start from.")]
@@ -181,7 +161,8 @@ def _train(name: str) -> Callable[[Sequence[str]], Any]:
             [
                 ("task", _task_class(name)),
                 ("train", Annotated[TrainConfig, tyro.conf.arg(name="")], config),
-                ("model", ModelOptions, model),
+                ("model", type(model), model),
+                ("method", methods, method_name),
                 ("output", output, Path("runs") / name),
                 ("resume", resume, False),
                 ("start_from", start, None),
@@ -199,10 +180,10 @@ def _run_train(options: Any, command: str) -> int:
     from softrank_ext.train import train
 
     torch.manual_seed(options.train.seed)
-    model = new_model(options.task, options.model)
+    model = method_of(options.method).make(options.task, options.model)
     if options.start_from is not None and not options.resume:
-        start = SoftRankModel.from_pretrained(model_folder(options.start_from))
-        if start.config != model.config:
+        start = checkpoint.from_pretrained(model_folder(options.start_from))
+        if type(start) is not type(model) or start.config != model.config:
             raise ValueError(f"the model in {options.start_from} is another: it has {start.config}, not {model.config}")
         model.load_state_dict(start.state_dict())
     result = train(
@@ -217,11 +198,11 @@ def _run_train(options: Any, command: str) -> int:
     return 0 if result.is_finished else 130
 
 
-def new_model(task: "Task", options: Any) -> SoftRankModel:
-    """A model with random weights for a task: its embedder, and its number of items for a linear head."""
-    max_items = task.max_items() if options.head == "linear" else None
-    config = SoftRankConfig(**dataclasses.asdict(options), max_items=max_items, embedder=task.embedder())
-    return SoftRankModel(config)
+def _value_of(option: str, words: Sequence[str]) -> str | None:
+    """The value that the last `option VALUE` or `option=VALUE` among the words has."""
+    values = [words[index + 1] for index, word in enumerate(words[:-1]) if word == option]
+    values += [word.split("=", 1)[1] for word in words if word.startswith(f"{option}=")]
+    return values[-1] if values else None
 
 
 def model_folder(name_or_folder: str | Path) -> str | Path:
@@ -250,7 +231,7 @@ def _evaluate(name: str) -> Callable[[Sequence[str]], Any]:
                 ("task", kind) if trained_on is None else ("task", kind, trained_on),
                 ("count", option(int, "Held-out instances."), 1000),
                 ("batch_size", option(int, "Instances at once."), 64),
-                ("steps", option(tuple[int, ...], "Diffusion steps; a row of the table for each."), (5,)),
+                ("steps", option(tuple[int, ...], "Diffusion steps, by default the model's own; a row for each."), ()),
                 ("noise_scale", option(tuple[float, ...], "Paper eta; a row for each."), (0.5,)),
                 ("reference", option(tuple[Literal["uniform", "gaussian"], ...], "Of time 1."), ("uniform",)),
                 ("decode", option(tuple[Literal["greedy", "sample"], ...], "How items are picked."), ("greedy",)),
@@ -285,10 +266,10 @@ def _run_evaluate(options: Any, command: str) -> int:
 
     folder = model_folder(options.saved)
     with processes(options.device) as (rank, _, device):
-        model = SoftRankModel.from_pretrained(folder).to(device)
+        model = checkpoint.from_pretrained(folder).to(device)
         rows = []
         for steps, noise_scale, reference, decode in product(
-            options.steps, options.noise_scale, options.reference, options.decode
+            options.steps or (None,), options.noise_scale, options.reference, options.decode
         ):
             rows.append(
                 evaluate(
@@ -313,7 +294,7 @@ def _sample(
     items: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="ITEMS")]],
     output: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUTPUT")]],
     num_samples: int = 1,
-    steps: int = 5,
+    steps: int | None = None,
     noise_scale: float = 0.5,
     reference: Literal["uniform", "gaussian"] = "uniform",
     decode: Literal["sample", "greedy"] = "sample",
@@ -329,7 +310,7 @@ def _sample(
         items: A .npz, .csv or .tsp file or a folder of images.
         output: A .csv, .json or .npz file to write.
         num_samples: Draws per instance.
-        steps: Diffusion steps.
+        steps: Diffusion steps, by default the model's own.
         noise_scale: Paper eta.
         reference: Soft ranks at time 1.
         decode: How items are picked.
@@ -340,7 +321,7 @@ def _sample(
     from softrank_ext.item_files import check_writable, read_items, write_orders
 
     check_writable(output)
-    network = SoftRankModel.from_pretrained(model_folder(model))
+    network = checkpoint.from_pretrained(model_folder(model))
     network.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     kind = str((network.config.embedder or {}).get("kind"))
     source = read_items(items, channels={"number-cnn": 1, "light-number-cnn": 1, "patch-cnn": 3}.get(kind))

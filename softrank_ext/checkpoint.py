@@ -18,12 +18,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from softrank_ext.model import SoftRankConfig, SoftRankModel
+from softrank_ext.model import OnePassModel, SoftRankModel
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TRAINING_FILE = "training.safetensors"
 BUNDLED = Path(__file__).parent / "weights"
+# Models by the name that config.json has under "model_type"; without one it is a SoftRankModel's.
+MODEL_TYPES: dict[str, type[SoftRankModel] | type[OnePassModel]] = {SoftRankModel.model_type: SoftRankModel}
 
 
 def bundled_names() -> list[str]:
@@ -31,7 +33,7 @@ def bundled_names() -> list[str]:
     return sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG_FILE}"))
 
 
-def save_pretrained(model: SoftRankModel, folder: str | Path) -> None:
+def save_pretrained(model: SoftRankModel | OnePassModel, folder: str | Path) -> None:
     """Write the model's config.json and model.safetensors into the folder, which is made if need be.
 
     Each file is written beside its place and then moved there, so that a crash leaves no half a file.
@@ -39,24 +41,24 @@ def save_pretrained(model: SoftRankModel, folder: str | Path) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = _on_cpu(model.state_dict())
-    config = json.dumps(dataclasses.asdict(model.config), indent=2) + "\n"
+    config = json.dumps({"model_type": model.model_type, **dataclasses.asdict(model.config)}, indent=2) + "\n"
     _write_atomically(folder / WEIGHTS_FILE, lambda path: save_file(tensors, str(path), metadata={"format": "pt"}))
     _write_atomically(folder / CONFIG_FILE, lambda path: path.write_text(config))
 
 
-def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> SoftRankModel:
-    """Read a model from a folder, or a bundled one by name; in eval mode, on the CPU, in the dtype it was saved in.
+def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> SoftRankModel | OnePassModel:
+    """Read a model of any type from a folder, or a bundled one by name; in eval mode, on the CPU, in its own dtype.
 
     embedder: the module for a model that was saved with an embedder of the user's own; its weights are read as well.
     """
     folder = _folder_of(name_or_folder)
-    config = _read_config(folder / CONFIG_FILE)
+    make, config = _read_config(folder / CONFIG_FILE)
     if config.embedder is None and embedder is None:
         raise ValueError(f"{folder} was saved with an embedder of its own: pass from_pretrained(..., embedder=module)")
     tensors = _read_tensors(folder / WEIGHTS_FILE)
-    model = SoftRankModel(config, embedder)
+    model = make(config, embedder)
     _check_tensors(folder / WEIGHTS_FILE, tensors, model.state_dict())
-    model.to(tensors["encoder_norm.weight"].dtype)
+    model.to(next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()))
     model.load_state_dict(tensors)
     return model.eval()
 
@@ -140,7 +142,8 @@ def _folder_of(name_or_folder: str | Path) -> Path:
     raise FileNotFoundError(f"{name_or_folder} is neither a folder nor a bundled model (bundled: {names})")
 
 
-def _read_config(path: Path) -> SoftRankConfig:
+def _read_config(path: Path) -> tuple[Callable[..., SoftRankModel | OnePassModel], Any]:
+    """The model's class and its config."""
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing: a saved model is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}")
     try:
@@ -149,12 +152,16 @@ def _read_config(path: Path) -> SoftRankConfig:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(fields, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(fields).__name__}")
-    known = [field.name for field in dataclasses.fields(SoftRankConfig)]
+    model_type = fields.pop("model_type", SoftRankModel.model_type)
+    if model_type not in MODEL_TYPES:
+        raise ValueError(f"{path}: model_type must be one of {', '.join(MODEL_TYPES)}, got {model_type!r}")
+    make = MODEL_TYPES[model_type]
+    known = [field.name for field in dataclasses.fields(make.config_type)]
     unknown = [name for name in fields if name not in known]
     if unknown:
         raise ValueError(f"{path} has unknown field {', '.join(unknown)}; known are {', '.join(known)}")
     try:
-        return SoftRankConfig(**fields)
+        return make, make.config_type(**fields)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -12,20 +12,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from softrank_ext._libraries import build_info
-from softrank_ext.model import SoftRankModel
-from softrank_ext.sampler import Samples, sample
+from softrank_ext.model import OnePassModel, SoftRankModel
+from softrank_ext.sampler import Samples, sample, steps_of
 from softrank_ext.tasks import Batch, Task
 
 Row = dict[str, object]
 
 
 def evaluate(
-    model: SoftRankModel,
+    model: SoftRankModel | OnePassModel,
     task: Task,
     *,
     count: int = 1000,
     batch_size: int = 64,
-    steps: int = 5,
+    steps: int | None = None,
     noise_scale: float = 0.5,
     reference: str = "uniform",
     decode: str = "greedy",
@@ -73,7 +73,7 @@ def evaluate(
         first_instance += len(batch.order)
     totals = _totals(scores, world)
     return {
-        "steps": steps,
+        "steps": steps_of(model, steps),
         "noise_scale": noise_scale,
         "reference": reference,
         "decode": decode,

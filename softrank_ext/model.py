@@ -9,23 +9,27 @@ depend on the picks so far. `gpl` and `pl` use the encoder alone: scores per pla
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softrank_ext import ops, reference
+from softrank_ext import bridge, ops, reference, riffle
 from softrank_ext.distributions import stagewise_log_probs
 from softrank_ext.permutations import arrange, check_slots
 
 HEADS = ("pointer", "linear", "gpl", "pl")
 DECODER_HEADS = ("pointer", "linear")
 TIMES = ("grid", "continuous")
+PROCESSES = ("soft-rank", "riffle")
+TARGETS = ("clean", "previous")
 _TIME_FEATURES = 256
 _MAXIMAL_PERIOD = 10000.0
 
@@ -38,7 +42,10 @@ class SoftRankConfig:
     dropout: in training only. head: one of HEADS. max_items: the largest N of a linear head, None for the others.
     norm_first: layer norm before each sublayer (True) or after each sum. time, steps: the time embedding reads the step
     index `t * steps` ("grid") or `1000 t` ("continuous"). embedder: {"kind": a name in EMBEDDERS, and its arguments},
-    or None if the model is given an embedder module.
+    or None if the model is given an embedder module. process: what orders are noised by, soft ranks on a bridge or
+    riffle shuffles. target: the order that is predicted, the clean one or that at the time before. visited: the numbers
+    of riffles that the reverse process goes through, from 0 up, as (0, 3, 5, 9), the last of which stands for `steps`
+    in the time embedding; None for soft ranks.
     """
 
     d_model: int = 128
@@ -53,6 +60,9 @@ class SoftRankConfig:
     time: str = "grid"
     steps: int = 5
     embedder: Mapping[str, object] | None = None
+    process: str = "soft-rank"
+    target: str = "clean"
+    visited: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("d_model", "feed_forward", "heads", "encoder_layers", "steps"):
@@ -64,7 +74,7 @@ class SoftRankConfig:
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         if not isinstance(self.norm_first, bool):
             raise ValueError(f"norm_first must be True or False, got {self.norm_first!r}")
-        for name, allowed in (("head", HEADS), ("time", TIMES)):
+        for name, allowed in (("head", HEADS), ("time", TIMES), ("process", PROCESSES), ("target", TARGETS)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         if (self.decoder_layers > 0) != (self.head in DECODER_HEADS):
@@ -76,6 +86,36 @@ class SoftRankConfig:
             _check_integer("max_items", self.max_items, 1)
         elif self.max_items is not None:
             raise ValueError(f"max_items is for a linear head, a {self.head} head takes any N; got {self.max_items}")
+        if self.time != "grid" and (self.process == "riffle" or self.target == "previous"):
+            raise ValueError(f'time must be "grid" for {self.process} and target {self.target!r}, got {self.time!r}')
+        if self.process == "riffle":
+            object.__setattr__(self, "visited", _checked_visited(self.visited))
+        elif self.visited is not None:
+            raise ValueError(f'visited is for process "riffle", the grid of soft ranks has steps; got {self.visited}')
+
+    def reverse_times(self, steps: int | None = None) -> list[float]:
+        """Times of the reverse process, from 1 down to 0: by default the model's own, else the grid of so many steps.
+
+        Only a model of soft ranks that predicts the clean order can take another number of steps than its own.
+        """
+        if self.process == "soft-rank" and self.target == "clean":
+            return bridge.time_grid(self.steps if steps is None else steps)
+        times = bridge.time_grid(self.steps)
+        if self.visited is not None:
+            times = [count / self.visited[-1] for count in reversed(self.visited)]
+        if steps not in (None, len(times) - 1):
+            raise ValueError(f"steps of this model must be its own {len(times) - 1}, or None, got {steps}")
+        return times
+
+
+def _checked_visited(visited: Iterable[int] | None) -> tuple[int, ...]:
+    times, most = tuple(visited or ()), riffle.MOST_RIFFLES
+    is_integer = all(isinstance(time, int) and not isinstance(time, bool) for time in times)
+    if len(times) < 2 or not is_integer or times[0] != 0 or any(a >= b for a, b in pairwise(times)) or times[-1] > most:
+        raise ValueError(
+            f"visited must be ascending numbers of riffles from 0 to {most} at most, as (0, 3, 5, 9), got {visited}"
+        )
+    return times
 
 
 def _check_integer(name: str, value: object, least: int) -> None:
@@ -357,6 +397,9 @@ class SoftRankModel(nn.Module):
     float64, as the parameters are. A padded batch gives what its rows give one by one.
     """
 
+    model_type = "soft-rank"
+    config_type = SoftRankConfig
+
     def __init__(self, config: SoftRankConfig, embedder: nn.Module | None = None) -> None:
         super().__init__()
         if embedder is None:
@@ -583,7 +626,10 @@ class SoftRankModel(nn.Module):
         """Read a saved or bundled model, in eval mode: `checkpoint.from_pretrained`."""
         from softrank_ext import checkpoint
 
-        return checkpoint.from_pretrained(name_or_folder, embedder=embedder)
+        model = checkpoint.from_pretrained(name_or_folder, embedder=embedder)
+        if not isinstance(model, SoftRankModel):
+            raise ValueError(f"{name_or_folder} holds a {model.model_type} model: use checkpoint.from_pretrained")
+        return model
 
     def _gpl_scores(self, embedded: Tensor, t: float | Tensor, mask: Tensor | None) -> Tensor:
         """All stagewise scores in one pass, as SymmetricDiffusers does: N zero tokens, one per place, follow the items.
@@ -648,13 +694,51 @@ class SoftRankModel(nn.Module):
             raise ValueError(f"t must be a number or ({like.shape[0]},), got {time.shape[0]} numbers")
         if not torch.compiler.is_compiling() and not bool(((time >= 0) & (time <= 1)).all()):
             raise ValueError(f"t must be in [0, 1], got {t}")
-        return self.time_embedder(time * (self.config.steps if self.config.time == "grid" else 1000))[:, None]
+        last = self.config.visited[-1] if self.config.visited else self.config.steps
+        return self.time_embedder(time * (last if self.config.time == "grid" else 1000))[:, None]
 
     def _positions(self, embedded: Tensor, mask: Tensor | None) -> Tensor:
         """Position of each slot among its row's real slots, (B, N), or (1, N) without a mask."""
         if mask is None:
             return torch.arange(embedded.shape[1], device=embedded.device)[None]
         return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+class OnePassModel(nn.Module, ABC):
+    """What `sample`, `train`, `evaluate` and `checkpoint` ask of a model that is no diffusion.
+
+    A class of its own sets model_type, its name in config.json and in `checkpoint.MODEL_TYPES`, and config_type, a
+    dataclass that JSON can hold and whose field `embedder` is as in `SoftRankConfig`. Made by
+    `type(model)(config, embedder)`, it has the attributes config and embedder.
+    """
+
+    model_type: str
+    config_type: type
+    config: Any
+    embedder: nn.Module
+
+    @abstractmethod
+    def embed(self, items: Tensor, mask: Tensor | None = None) -> Tensor:
+        """What is computed once for all samples of an instance: (B, N, ...) from items (B, N, ...)."""
+
+    @abstractmethod
+    def choose(
+        self, embedded: Tensor, mask: Tensor | None, first: Tensor | None, uniform: Tensor | None, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """Orders (B, N) int64, real items first, and their log-probabilities (B,), NaN if the model has none.
+
+        embedded: of `embed`. mask: (B, N) bool, True = real item. first: (B,) int64, the items that stand first by
+        decree. uniform: (B, N) in [0, 1), what the draws at each place are read off; None for the best order. Raises
+        ValueError, saying so, where the model cannot.
+        """
+
+    @abstractmethod
+    def loss_module(self) -> nn.Module:
+        """A module with the model in it and a forward as that of `losses.DenoisingLoss`."""
+
+    @abstractmethod
+    def bytes_per_sample(self, N: int) -> int:
+        """An estimate of the memory that `choose` takes for one instance of N items."""
 
 
 def _every(embedded: Tensor, mask: Tensor | None) -> Tensor:

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
-from softrank_ext import bridge, noise, ops
-from softrank_ext.model import DECODER_HEADS, PackedWeights, SoftRankConfig, SoftRankModel
+from softrank_ext import bridge, noise, ops, riffle
+from softrank_ext.model import DECODER_HEADS, OnePassModel, PackedWeights, SoftRankModel
 from softrank_ext.permutations import arrange, chamber_margin, compose, ranks_of
 from softrank_ext.search import Beam, beam_decode
 from softrank_ext.trajectory import Trajectory, TrajectoryPoint
@@ -97,13 +97,13 @@ def _map_fields(change: Callable[..., Any], *parts: Samples) -> Samples:
 
 @torch.no_grad()
 def sample(
-    model: SoftRankModel,
+    model: SoftRankModel | OnePassModel,
     items: Tensor | np.ndarray,
     *,
     mask: Tensor | np.ndarray | None = None,
     first: int | Tensor | np.ndarray | None = None,
     num_samples: int = 1,
-    steps: int = 5,
+    steps: int | None = None,
     noise_scale: float = 0.5,
     reference: str = "uniform",
     decode: str = "sample",
@@ -125,7 +125,8 @@ def sample(
     items: (B, N, ...) as the model's embedder takes them, tensor or numpy; or one instance (N, ...) if the embedder
     says its item_ndim. mask: (B, N) or (N,) bool, True = real item, in any pattern; padding's content has no effect.
     first: the item that stands first by decree (a tour's start), a number or (B,): its soft rank stays 0.
-    num_samples: draws per instance. steps: diffusion steps K, at times 1, (K-1)/K, ..., 1/K. noise_scale: paper eta.
+    num_samples: draws per instance. steps: diffusion steps K, at times 1, (K-1)/K, ..., 1/K; by default the model's own
+    (`SoftRankConfig.reverse_times`). noise_scale: paper eta.
     reference: "uniform" or "gaussian" soft ranks at time 1. decode: "sample" draws each prediction at the temperature,
     "greedy" takes the highest score at each place (the soft ranks' noise stays random), "beam" the most likely order
     that a beam of width `beam` finds (`search.beam_decode`). beam_kept: how many hypotheses go on from one diffusion
@@ -143,7 +144,7 @@ def sample(
     bridge.check_choice("reference", reference, bridge.REFERENCES)
     bridge.check_choice("decode", decode, DECODES)
     bridge.check_choice("carry", carry, bridge.CARRIES)
-    for name, value, least in (("num_samples", num_samples, 1), ("first_sample", first_sample, 0), ("steps", steps, 1)):
+    for name, value, least in (("num_samples", num_samples, 1), ("first_sample", first_sample, 0)):
         if not isinstance(value, int) or value < least:
             raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
@@ -153,6 +154,8 @@ def sample(
         raise ValueError(f'temperature must be positive and finite, got {temperature}; or use decode="greedy"')
     if not 0 <= noise_scale < math.inf:
         raise ValueError(f"noise_scale must be at least 0 and finite, got {noise_scale}")
+    if isinstance(model, OnePassModel) and (record or beam is not None):
+        raise ValueError(f'record=True and decode="beam" are for diffusions, this is a {model.model_type} model')
     if not max_memory > 0:
         raise ValueError(f"max_memory must be a positive number of bytes, got {max_memory}")
     is_numpy = isinstance(items, np.ndarray)
@@ -168,12 +171,15 @@ def sample(
     B, N = items.shape[:2]
     if first is not None:
         first = _checked_first(first, items, mask)
-    bytes_per_sample = _bytes_per_sample(model.config, N, like.element_size()) * (1 if beam is None else 2 * beam)
+    bytes_per_sample = _bytes_per_sample(model, N) * (1 if beam is None else 2 * beam)
     rows_at_once = max(1, int(max_memory // bytes_per_sample))
     instances_at_once = max(1, rows_at_once // num_samples)
     parts = []
-    with _evaluating(model), tqdm(total=B * num_samples * steps, unit="step", disable=not progress) as bar:
-        packed_weights = model.packed_weights()
+    with (
+        _evaluating(model),
+        tqdm(total=B * num_samples * steps_of(model, steps), unit="step", disable=not progress) as bar,
+    ):
+        packed_weights = None if isinstance(model, OnePassModel) else model.packed_weights()
         for begin in range(0, max(B, 1), instances_at_once):
             chunk = slice(begin, begin + instances_at_once)
             chunk_mask = None if mask is None else mask[chunk]
@@ -182,11 +188,16 @@ def sample(
             for rows in numbers.split(rows_at_once):
                 rows = rows.repeat_interleave(beam_kept)
                 instance = rows // num_samples
-                part = _reverse(
-                    model, embedded[instance], None if chunk_mask is None else chunk_mask[instance],
+                batch = (
+                    embedded[instance], None if chunk_mask is None else chunk_mask[instance],
                     None if first is None else first[begin + instance], first_sample + begin * num_samples + rows,
-                    packed_weights, steps, noise_scale, reference, decode, temperature, beam, beam_kept, seed, carry,
-                    compiled, cache, speculative, record, bar,
+                )  # fmt: skip
+                if isinstance(model, OnePassModel):
+                    parts.append(_one_pass(model, *batch, decode, temperature, seed, bar))
+                    continue
+                part = _reverse(
+                    model, *batch, packed_weights, model.config.reverse_times(steps), noise_scale, reference, decode,
+                    temperature, beam, beam_kept, seed, carry, compiled, cache, speculative, record, bar,
                 )  # fmt: skip
                 parts.append(part)
     samples = _map_fields(lambda *tensors: torch.cat(tensors).unflatten(0, (B, num_samples)), *parts)
@@ -201,8 +212,8 @@ def _reverse(
     mask: Tensor | None,
     first: Tensor | None,
     samples: Tensor,
-    packed_weights: PackedWeights,
-    steps: int,
+    packed_weights: PackedWeights | None,
+    times: list[float],
     noise_scale: float,
     reference: str,
     decode: str,
@@ -221,6 +232,7 @@ def _reverse(
 
     Every beam_kept rows are hypotheses of one sample; the best of them is returned.
     """
+    config = model.config
     B, N, _ = embedded.shape
     dtype = embedded.dtype
     moves = torch.ones(B, N, dtype=dtype, device=embedded.device)
@@ -241,7 +253,7 @@ def _reverse(
     choices = torch.full((B,), N - 1, device=embedded.device) if mask is None else mask.sum(1) - 1
     order: Tensor | None = None
     work = torch.zeros(B, 2, dtype=torch.int64, device=embedded.device)
-    for step, (t, s) in enumerate(pairwise(bridge.time_grid(steps))):
+    for step, (t, s) in enumerate(pairwise(times)):
         # 2. Read the order off the soft ranks.
         soft_ranks = ops.reflect(z_t)
         order_t, ranks_t = ops.decode_chamber(soft_ranks, mask)
@@ -283,13 +295,19 @@ def _reverse(
         z_clean = bridge.lift_to_grid(ranks, mask, dtype=dtype)
         if record:
             trajectory.append(TrajectoryPoint(t, soft_ranks, order_t, order))
-        # 7., 8. Step back to s; at s = 0 this is z_clean, and no noise is needed.
-        if s > 0:
+        # 7., 8. Step back to s; at s = 0 this is z_clean, and no noise is needed. Where orders alone are the state, the
+        # soft ranks stand for them.
+        if config.target == "previous":
+            z_t = z_clean
+        elif s > 0 and config.visited is not None:
+            order_s = _riffled_back(order_t, order, t, s, mask, first, config.visited[-1], seed, samples, step)
+            z_t = bridge.lift_to_grid(ranks_of(order_s), mask, dtype=dtype)
+        elif s > 0:
             bridge_noise = item_noise(noise.normal, step, noise.BRIDGE_STREAM)
             z_t = bridge.reverse_step(z_t, z_clean, t, s, bridge_noise, noise_scale=noise_scale, carry=carry)
         bar.update(B // beam_kept)
-    kept = torch.where(work[:, 1] > 0, steps * choices / work[:, 1].clamp(min=1), 1.0)
-    if model.config.head not in DECODER_HEADS:
+    kept = torch.where(work[:, 1] > 0, (len(times) - 1) * choices / work[:, 1].clamp(min=1), 1.0)
+    if config.head not in DECODER_HEADS:
         kept = torch.ones_like(kept)
     assert order is not None  # there is at least one step
     margin = chamber_margin(z_clean, mask)
@@ -315,6 +333,51 @@ def _carry_on(found: Beam, order_t: Tensor, path_log_probs: Tensor) -> tuple[Ten
     return slots.flatten(0, 1), (paths - before).flatten(), paths, rows.gather(1, best).flatten()
 
 
+def _riffled_back(
+    order_t: Tensor, order: Tensor, t: float, s: float, mask: Tensor | None, first: Tensor | None, most: int, seed: int,
+    samples: Tensor, step: int,
+) -> Tensor:  # fmt: skip
+    """Draw the order at time s given those at time t and predicted for time 0, where time 1 is `most` riffles."""
+    uniform = noise.uniform(seed, samples, step, order.shape[1], stream=noise.BRIDGE_STREAM, dtype=torch.float64)
+    return riffle.reverse_step(
+        order_t, order, round(t * most), round(s * most), uniform, mask, is_first_pinned=first is not None
+    )
+
+
+def _one_pass(
+    model: OnePassModel,
+    embedded: Tensor,
+    mask: Tensor | None,
+    first: Tensor | None,
+    samples: Tensor,
+    decode: str,
+    temperature: float,
+    seed: int,
+    bar: tqdm,
+) -> Samples:
+    """Samples of a model that is no diffusion; arguments as in `_reverse`."""
+    B, N = embedded.shape[:2]
+    dtype = next(model.parameters()).dtype
+    uniform = None
+    if decode == "sample":
+        uniform = noise.uniform(seed, samples, 0, N, stream=noise.PICK_STREAM, dtype=dtype)
+    order, log_prob = model.choose(embedded, mask, first, uniform, temperature if decode == "sample" else 1.0)
+    ranks = ranks_of(order)
+    soft_ranks = bridge.lift_to_grid(ranks, mask, dtype=dtype)
+    once = torch.ones(B, dtype=torch.int64, device=embedded.device)
+    bar.update(B)
+    return Samples(order, ranks, soft_ranks, log_prob, chamber_margin(soft_ranks, mask), once, once.to(dtype), None)
+
+
+def steps_of(model: SoftRankModel | OnePassModel, steps: int | None = None) -> int:
+    """How many steps a sample takes if `steps` are asked for; raises ValueError if the model cannot take so many."""
+    if not isinstance(model, OnePassModel):
+        return len(model.config.reverse_times(steps)) - 1
+    if steps not in (None, 1):
+        raise ValueError(f"a {model.model_type} model takes one step, got steps = {steps}")
+    return 1
+
+
 def _order_from(slot: Tensor, mask: Tensor | None, N: int) -> Tensor:
     """An order over slots (B, N) that begins with `slot` (B, 1); the others follow by index, padding last."""
     slots = torch.arange(N, device=slot.device).expand(slot.shape[0], N)
@@ -322,11 +385,14 @@ def _order_from(slot: Tensor, mask: Tensor | None, N: int) -> Tensor:
     return key.scatter(1, slot, -1).argsort(1)
 
 
-def _bytes_per_sample(config: SoftRankConfig, N: int, element_size: int) -> int:
+def _bytes_per_sample(model: SoftRankModel | OnePassModel, N: int) -> int:
     """An estimate of what one sample takes: per decoder layer four caches, and the activations of one layer.
 
     Activations are about 12 D + 2 F per token. gpl runs on 2N tokens and holds a mask and scores over pairs of them.
     """
+    if isinstance(model, OnePassModel):
+        return model.bytes_per_sample(N)
+    config, element_size = model.config, model.encoder_norm.weight.element_size()
     tokens = 2 * N if config.head == "gpl" else N
     per_token = (4 * config.decoder_layers + 12) * config.d_model + 2 * config.feed_forward
     return element_size * tokens * (per_token + (tokens if config.head == "gpl" else 0))
@@ -344,7 +410,7 @@ def _check_beam(decode: str, beam: int | None, beam_kept: int, is_compiled: bool
 
 
 @contextmanager
-def _evaluating(model: SoftRankModel) -> Iterator[None]:
+def _evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode inside, every submodule's own mode after."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

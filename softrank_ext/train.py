@@ -1,9 +1,8 @@
-"""Training: the masked cross-entropy of the clean order given the noisy one (paper eq. 10), and the loop around it.
+"""Training: the loop around a model's loss (`losses`).
 
 A training step is a function of (weights, seed, iteration): batches, times, noise and dropout are keyed by them, so a
 resumed run repeats the uninterrupted one bit for bit, and several processes (torchrun) train on the batch that one
-would. Orders are `order[place] = item`, and the network sees slots. Times are those of the model's config: the K-grid
-`1/K, ..., 1`, or continuous on (0, 1].
+would. Orders are `order[place] = item`.
 
 A run's folder: `last/` and `best/` are saved models (`checkpoint.from_pretrained`), with averaged weights if config.ema
 is not 0; `last/training.safetensors` is what a run resumes from; `run.json` says what was asked; `metrics.jsonl` has a
@@ -33,15 +32,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from softrank_ext import bridge, checkpoint, noise, ops
+from softrank_ext import bridge, checkpoint, losses
 from softrank_ext._libraries import build_info
 from softrank_ext.evaluate import evaluate
-from softrank_ext.model import SoftRankModel
-from softrank_ext.permutations import arrange, ranks_of
+from softrank_ext.losses import DenoisingLoss
+from softrank_ext.model import OnePassModel, SoftRankModel
 from softrank_ext.tasks import Batch, Task
 
+Model = SoftRankModel | OnePassModel
 SCHEDULES = ("cosine", "transformer", "constant")
-TARGETS = ("clean", "previous")
 # A resumed run may change these: they do not touch the weights.
 _MAY_CHANGE = (
     "log_every", "checkpoint_every", "evaluate_every", "evaluate_count", "evaluate_steps", "evaluate_decode",
@@ -59,6 +58,8 @@ class TrainConfig:
     """Instances per update, over all processes."""
     draws: int = 1
     """Noisy orders per instance and update; items are embedded once for all of them."""
+    times: Literal["drawn", "all"] = "drawn"
+    """Times that a noisy order is seen at: one drawn, or all times of the model's reverse process."""
     learning_rate: float = 4e-4
     """Peak rate. SymmetricDiffusers' rate is (d_model * warmup)^-0.5 with the transformer schedule."""
     schedule: Literal["cosine", "transformer", "constant"] = "cosine"
@@ -81,8 +82,6 @@ class TrainConfig:
     """The bridge's noise, paper eta."""
     reference: Literal["uniform", "gaussian"] = "uniform"
     """Soft ranks at time 1."""
-    target: Literal["clean", "previous"] = "clean"
-    """What is predicted: the clean order, or the order one step of the time grid earlier (the paper's ablation)."""
     seed: int = 0
     """Another seed, other data, noise and dropout."""
     log_every: int = 50
@@ -93,8 +92,8 @@ class TrainConfig:
     """Updates between evaluations on held-out instances; 0 for none."""
     evaluate_count: int = 256
     """Held-out instances of an evaluation."""
-    evaluate_steps: int = 5
-    """Diffusion steps of an evaluation's samples."""
+    evaluate_steps: int | None = None
+    """Diffusion steps of an evaluation's samples, by default the model's own."""
     evaluate_decode: Literal["greedy", "sample"] = "greedy"
     """How an evaluation picks items."""
     best_metric: str = "loss"
@@ -112,6 +111,8 @@ class TrainConfig:
             ("checkpoint_every", 1), ("evaluate_every", 0), ("evaluate_count", 1), ("evaluate_steps", 1),
         ):  # fmt: skip
             value = getattr(self, name)
+            if name == "evaluate_steps" and value is None:
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
         for name in ("learning_rate", "weight_decay", "clip", "noise_scale"):
@@ -123,100 +124,10 @@ class TrainConfig:
         if not 0 <= self.final_rate <= 1:
             raise ValueError(f"final_rate must be from 0 to 1, got {self.final_rate}")
         for name, allowed in (
-            ("schedule", SCHEDULES), ("target", TARGETS), ("reference", bridge.REFERENCES),
+            ("schedule", SCHEDULES), ("times", losses.TIMES), ("reference", bridge.REFERENCES),
             ("evaluate_decode", ("greedy", "sample")), ("best_is", ("lowest", "highest")),
         ):  # fmt: skip
             bridge.check_choice(name, getattr(self, name), allowed)
-
-
-class DenoisingLoss(nn.Module):
-    """Cross-entropy of the clean order given the noisy one; a module, so that DistributedDataParallel can wrap it.
-
-    noise_scale, reference, target, draws: as in `TrainConfig`.
-    """
-
-    def __init__(
-        self,
-        model: SoftRankModel,
-        *,
-        noise_scale: float = 0.5,
-        reference: str = "uniform",
-        target: str = "clean",
-        draws: int = 1,
-    ) -> None:
-        super().__init__()
-        bridge.check_choice("reference", reference, bridge.REFERENCES)
-        bridge.check_choice("target", target, TARGETS)
-        if target == "previous" and model.config.time != "grid":
-            raise ValueError('target "previous" is a step of the time grid: the model must have time="grid"')
-        self.model = model
-        self.noise_scale, self.reference, self.target, self.draws = noise_scale, reference, target, draws
-
-    def forward(self, batch: Batch, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss of a batch (a scalar, summed over places, averaged over instances), and the same per place.
-
-        seed, samples: the key of the noise, samples (B,) int64 being the instances' numbers in the run.
-        """
-        if batch.known is not None and self.target == "previous":
-            raise ValueError('target "previous" needs whole orders, and this batch knows only leading places')
-        embedded = self.model.embed(batch.items, batch.mask)
-        if self.draws > 1:
-            samples = (samples[:, None] * self.draws + torch.arange(self.draws, device=samples.device)).flatten()
-            embedded = embedded.repeat_interleave(self.draws, 0)
-            batch = _repeated(batch, self.draws)
-        N, mask, order = batch.order.shape[1], batch.mask, batch.order
-
-        # 1. Lift the clean order to the grid; draw t, z_ref and noise. What stands first by decree stays at 0.
-        z_clean = bridge.lift_to_grid(ranks_of(order), mask)
-        t = self._times(noise.uniform(seed, samples, 0, 1, stream=noise.TRAINING_STREAM)[:, 0])
-        make = noise.uniform if self.reference == "uniform" else noise.normal
-        z_ref = bridge.reference_sample(make(seed, samples, 1, N, stream=noise.TRAINING_STREAM), self.reference)
-        bridge_noise = noise.normal(seed, samples, 2, N, stream=noise.TRAINING_STREAM)
-        if batch.first is not None:
-            z_ref, bridge_noise = (x.scatter(1, batch.first[:, None], 0.0) for x in (z_ref, bridge_noise))
-
-        # 2. Go to time t along the bridge, read the order there, arrange the items by it.
-        z_t = bridge.forward_sample(z_clean, z_ref, t, bridge_noise, noise_scale=self.noise_scale)
-        order_t, ranks_t = ops.decode_chamber(z_t, mask)
-        embedded_t = arrange(embedded, order_t)
-        mask_t = None if mask is None else arrange(mask, order_t)
-
-        # 3. The target, as slots: where each item of the true order now stands.
-        if self.target == "previous":
-            order = self._previous_order(z_t, z_clean, t, batch, seed, samples)
-        slots = ranks_t.gather(1, order)
-
-        # 4. One teacher-forced pass.
-        per_place = self.model.log_prob(embedded_t, t, slots, mask_t, is_embedded=True).per_place
-
-        # 5. Count the places that the model has to know.
-        places = torch.arange(N, device=order.device)
-        is_counted = torch.ones_like(order, dtype=torch.bool) if mask is None else places < mask.sum(1, keepdim=True)
-        if batch.known is not None:
-            is_counted = is_counted & (places < batch.known[:, None])
-        if batch.first is not None:
-            is_counted = is_counted & (places > 0)
-        total = -per_place.masked_fill(~is_counted, 0.0).sum()
-        return total / len(order), (total / is_counted.sum().clamp(min=1)).detach()
-
-    def _times(self, uniform: Tensor) -> Tensor:
-        """Times (B,) from uniform numbers in [0, 1): on the grid k/K, k = 1 ... K, or in (0, 1]."""
-        steps = self.model.config.steps
-        if self.model.config.time == "grid":
-            return ((uniform * steps).floor().clamp(max=steps - 1) + 1) / steps
-        return 1 - uniform
-
-    def _previous_order(
-        self, z_t: Tensor, z_clean: Tensor, t: Tensor, batch: Batch, seed: int, samples: Tensor
-    ) -> Tensor:
-        """The order one grid step before t: z_s drawn given z_t and the true z_clean."""
-        s = (t - 1 / self.model.config.steps).clamp(min=0)
-        s = torch.where(s < 1e-6, 0.0, s)
-        step_noise = noise.normal(seed, samples, 3, z_t.shape[1], stream=noise.TRAINING_STREAM)
-        if batch.first is not None:
-            step_noise = step_noise.scatter(1, batch.first[:, None], 0.0)
-        z_s = bridge.reverse_step(z_t, z_clean, t, s, step_noise, noise_scale=self.noise_scale, carry="reflected")
-        return ops.decode_chamber(z_s, batch.mask)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +135,7 @@ class TrainResult:
     """What a run ended with: the model to use (in eval mode), the last iteration, whether it was the last one asked
     for, the loss of the last report and the metrics of the last evaluation."""
 
-    model: SoftRankModel
+    model: Model
     iteration: int
     is_finished: bool
     loss: float
@@ -232,7 +143,7 @@ class TrainResult:
 
 
 def train(
-    model: SoftRankModel,
+    model: Model,
     task: Task,
     config: TrainConfig,
     output: str | Path | None = None,
@@ -260,9 +171,7 @@ def train(
         tensorboard = _tensorboard(config, folder) if rank == 0 else None
         if folder is not None:
             _open_folder(folder, run, resume, rank, world, command)
-        loss_module: nn.Module = DenoisingLoss(
-            model, noise_scale=config.noise_scale, reference=config.reference, target=config.target, draws=config.draws
-        )
+        loss_module = loss_of(model, config, draws=config.draws, times=config.times)
         if world > 1:
             loss_module = DistributedDataParallel(loss_module)
         own = slice(rank * config.batch_size // world, (rank + 1) * config.batch_size // world)
@@ -273,7 +182,7 @@ def train(
                 part = _part_of(batch, own, at)
                 samples = torch.arange(config.batch_size, device=at)[own] + (iteration - 1) * config.batch_size
                 torch.manual_seed(_seed_of(config.seed, iteration, rank))
-                # 2. to 4. The noisy orders and the log-probability of the clean ones: DenoisingLoss.forward.
+                # 2. to 4. The noisy orders and the log-probability of their targets: DenoisingLoss.forward.
                 loss, loss_per_place = loss_module(part, config.seed, samples)
                 # 5. Step downhill.
                 gradient_norm = run.update(loss)
@@ -300,7 +209,7 @@ def train(
 class _Run:
     """What changes while training: weights, their average, the optimiser, the iteration, the best evaluation."""
 
-    def __init__(self, model: SoftRankModel, task: Task, config: TrainConfig, device: torch.device) -> None:
+    def __init__(self, model: Model, task: Task, config: TrainConfig, device: torch.device) -> None:
         self.model, self.task, self.config, self.device = model, task, config, device
         self.average = copy.deepcopy(model) if config.ema > 0 else model
         self.optimizer = torch.optim.AdamW(
@@ -361,7 +270,7 @@ class _Run:
             "iteration": self.iteration,
             "best": self.best,
             "config": dataclasses.asdict(self.config),
-            "model": dataclasses.asdict(self.model.config),
+            "model": {"model_type": self.model.model_type, **dataclasses.asdict(self.model.config)},
             "task": describe(self.task),
         }
 
@@ -369,9 +278,13 @@ class _Run:
         """Take everything from the checkpoint, once it is seen to belong to the same run."""
         tensors, state = checkpoint.load_training(folder / "last")
         now = json.loads(json.dumps(self.state()))
+        # Runs of older versions: the target was an option of training, and what came later has its default.
+        older = {"model_type": SoftRankModel.model_type, "target": state["config"].pop("target", "clean")}
+        state["model"] = older | state["model"]
+        defaults = {"config": _defaults_of(self.config), "model": _defaults_of(self.model.config), "task": {}}
         for part in ("config", "model", "task"):
             for name in sorted(now[part].keys() | state[part].keys()):
-                before, after = state[part].get(name), now[part].get(name)
+                before, after = state[part].get(name, defaults[part].get(name)), now[part].get(name)
                 if before != after and not (part == "config" and name in _MAY_CHANGE):
                     raise ValueError(f"the run in {folder} has {name} = {before!r} ({part}), got {after!r}; "
                                      "resume with what it was started with")  # fmt: skip
@@ -412,6 +325,10 @@ def describe(task: Task) -> dict[str, Any]:
         if _is_plain(value):
             described[name] = value
     return described
+
+
+def _defaults_of(config: Any) -> dict[str, Any]:
+    return {field.name: field.default for field in dataclasses.fields(config)}
 
 
 def _is_plain(value: object) -> bool:
@@ -517,25 +434,22 @@ def _part_of(batch: Batch, rows: slice, device: torch.device) -> Batch:
     )  # fmt: skip
 
 
-def _repeated(batch: Batch, times: int) -> Batch:
-    """Each instance `times` times, without its items, which are embedded by then."""
-
-    def repeat(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.repeat_interleave(times, 0)
-
-    order = batch.order.repeat_interleave(times, 0)
-    return Batch(order, order, repeat(batch.mask), repeat(batch.first), repeat(batch.known))
+def loss_of(model: Model, config: TrainConfig, *, draws: int = 1, times: str = "drawn") -> nn.Module:
+    """The module that a model is trained with: batch, seed and sample numbers -> its loss, and that per place."""
+    if isinstance(model, OnePassModel):
+        return model.loss_module()
+    return DenoisingLoss(model, noise_scale=config.noise_scale, reference=config.reference, draws=draws, times=times)
 
 
 @torch.no_grad()
-def held_out_loss(model: SoftRankModel, task: Task, config: TrainConfig) -> tuple[Tensor, int]:
+def held_out_loss(model: Model, task: Task, config: TrainConfig) -> tuple[Tensor, int]:
     """Sum of the loss per place over this process's share of the held-out batches, and their number.
 
     The noise is the same at every call, so that two models are compared on the same noisy orders.
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = next(model.parameters()).device
-    loss_module = DenoisingLoss(model, noise_scale=config.noise_scale, reference=config.reference, target=config.target)
+    loss_module = loss_of(model, config)
     was_training = model.training
     model.eval()
     total, number, first = torch.zeros((), dtype=torch.float64), 0, 0

@@ -1,0 +1,40 @@
+"""SymmetricDiffusers (Zhang et al., 2025): noise of riffle shuffles, undone jump by jump by a one-pass network.
+
+The process is `riffle`, the networks are the heads `gpl` and `pl` of SoftRankModel, the loss is
+`losses.DenoisingLoss`, and `sample` is the sampler. Here are the settings of the published experiments.
+"""
+
+from collections.abc import Mapping
+
+# Visited numbers of riffles by the number of items, of the published sorting and jigsaw (4, 16) experiments.
+VISITED = {
+    3: (0, 2, 7), 4: (0, 2, 7), 5: (0, 2, 8), 7: (0, 3, 8), 9: (0, 3, 5, 9), 15: (0, 4, 7, 10), 16: (0, 4, 6, 10),
+    32: (0, 5, 7, 12), 52: (0, 5, 6, 7, 10, 13), 100: (0, 8, 10, 15), 200: (0, 9, 10, 12),
+}  # fmt: skip
+VISITED_OF_TOURS = {20: (0, 4, 5, 7)}
+
+
+def visited_times(num_items: int, *, is_tour: bool = False) -> tuple[int, ...]:
+    """The visited numbers of riffles for so many items: those published for it, else for the next smaller number.
+
+    That is how the paper takes the settings of 52 items for 75, and of 100 for 150.
+    """
+    if num_items < 1:
+        raise ValueError(f"num_items must be at least 1, got {num_items}")
+    if is_tour and num_items in VISITED_OF_TOURS:
+        return VISITED_OF_TOURS[num_items]
+    return VISITED[max((count for count in VISITED if count <= num_items), default=3)]
+
+
+def model_settings(task: str) -> Mapping[str, object]:
+    """How the network differs from Soft-Rank Diffusion's on a task: GPL, post-norm, all layers in one stack."""
+    return {
+        "head": "gpl", "encoder_layers": 16 if task == "tsp" else 7, "decoder_layers": 0, "norm_first": False,
+        "process": "riffle", "target": "previous",
+    }  # fmt: skip
+
+
+def training_settings(task: str) -> Mapping[str, object]:
+    """How training differs: trajectories per instance (one for tours), and all visited times of each."""
+    tours = {"draws": 1, "learning_rate": 2e-4, "weight_decay": 1e-4}
+    return {"times": "all", **(tours if task == "tsp" else {"draws": 3})}
