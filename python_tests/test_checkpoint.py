@@ -84,6 +84,33 @@ def test_bundled_models_are_found_by_name(folder, monkeypatch):
         SoftRankModel.from_pretrained("mnist")
 
 
+def test_half_the_size(make_model, tmp_path):
+    model = make_model("pointer")
+    checkpoint.save_pretrained(model, tmp_path / "half", half=True)
+    checkpoint.save_pretrained(model, tmp_path / "whole")
+    half, whole = (tmp_path / name / "model.safetensors" for name in ("half", "whole"))
+    assert half.stat().st_size < 0.7 * whole.stat().st_size  # names and norms weigh in a model this small
+    read = SoftRankModel.from_pretrained(tmp_path / "half")
+    for name, tensor in model.state_dict().items():
+        saved = read.state_dict()[name]
+        assert saved.dtype == tensor.dtype == torch.float32
+        # float16 has 10 bits after the leading one, and steps of 2^-24 near 0
+        assert (
+            torch.equal(saved, tensor) if tensor.ndim < 2 else torch.allclose(saved, tensor, rtol=2**-11, atol=2**-25)
+        )
+    with torch.no_grad():
+        model.head.weight[0, 0] = 1e5
+    with pytest.raises(ValueError, match=r"head\.weight has numbers that float16 cannot hold, up to 100000"):
+        checkpoint.save_pretrained(model, tmp_path / "half", half=True)
+
+
+def test_vectors_of_half_precision_are_refused(folder):
+    path = folder / "model.safetensors"
+    save_file({name: tensor.half() for name, tensor in load_file(path).items()}, path)
+    with pytest.raises(ValueError, match=r"must be torch\.float32 or torch\.float64, got torch\.float16"):
+        SoftRankModel.from_pretrained(folder)
+
+
 def test_missing_files(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match="is neither a folder nor a bundled model"):
         SoftRankModel.from_pretrained(tmp_path / "nowhere")

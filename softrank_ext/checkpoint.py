@@ -33,14 +33,17 @@ def bundled_names() -> list[str]:
     return sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG_FILE}"))
 
 
-def save_pretrained(model: SoftRankModel | OnePassModel, folder: str | Path) -> None:
+def save_pretrained(model: SoftRankModel | OnePassModel, folder: str | Path, *, half: bool = False) -> None:
     """Write the model's config.json and model.safetensors into the folder, which is made if need be.
 
-    Each file is written beside its place and then moved there, so that a crash leaves no half a file.
+    half: write matrices as float16, for half the size; they are read back as float32. Each file is written beside its
+    place and then moved there, so that a crash leaves no half a file.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = _on_cpu(model.state_dict())
+    if half:
+        tensors = {name: _halved(name, tensor) for name, tensor in tensors.items()}
     config = json.dumps({"model_type": model.model_type, **dataclasses.asdict(model.config)}, indent=2) + "\n"
     _write_atomically(folder / WEIGHTS_FILE, lambda path: save_file(tensors, str(path), metadata={"format": "pt"}))
     _write_atomically(folder / CONFIG_FILE, lambda path: path.write_text(config))
@@ -49,7 +52,8 @@ def save_pretrained(model: SoftRankModel | OnePassModel, folder: str | Path) -> 
 def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> SoftRankModel | OnePassModel:
     """Read a model of any type from a folder, or a bundled one by name; in eval mode, on the CPU, in its own dtype.
 
-    embedder: the module for a model that was saved with an embedder of the user's own; its weights are read as well.
+    Matrices saved as float16 (`save_pretrained` with half) become float32. embedder: the module for a model that was
+    saved with an embedder of the user's own; its weights are read as well.
     """
     folder = _folder_of(name_or_folder)
     make, config = _read_config(folder / CONFIG_FILE)
@@ -116,6 +120,16 @@ def check_space(folder: str | Path, size: int) -> None:
 
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def _halved(name: str, tensor: Tensor) -> Tensor:
+    """A matrix as float16; vectors (norms, biases) stay: they are small, and they tell the model's dtype."""
+    if tensor.dtype != torch.float32 or tensor.ndim < 2:
+        return tensor
+    halved = tensor.half()
+    if not bool(halved.isfinite().all()):
+        raise ValueError(f"{name} has numbers that float16 cannot hold, up to {float(tensor.abs().max()):g}")
+    return halved
 
 
 def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -190,5 +204,6 @@ def _check_tensors(path: Path, tensors: dict[str, Tensor], wanted: dict[str, Ten
                 f"got {tuple(tensor.shape)}"
             )
         allowed = (torch.float32, torch.float64) if wanted[name].is_floating_point() else (wanted[name].dtype,)
-        if tensor.dtype not in allowed:
+        is_half_matrix = tensor.dtype == torch.float16 and tensor.ndim > 1
+        if tensor.dtype not in allowed and not is_half_matrix:
             raise ValueError(f"{path}: {name} must be {' or '.join(map(str, allowed))}, got {tensor.dtype}")

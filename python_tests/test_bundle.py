@@ -1,0 +1,70 @@
+"""bench/bundle.py: weights and a card from the records of runs; no number of the card is the script's own."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from softrank_ext import SoftRankModel, checkpoint
+from softrank_ext.__main__ import main
+
+BENCH = Path(__file__).parents[1] / "bench"
+pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench folder")
+SMALL = ["--model.d-model", "16", "--model.feed-forward", "24", "--model.heads", "2", "--model.encoder-layers", "1",
+         "--model.decoder-layers", "1"]  # fmt: skip
+
+
+def bundle(*words):
+    command = [sys.executable, str(BENCH / "bundle.py"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two stages of three iterations; the records of the first are made up: a resumed run of 25,000 iterations."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ballots.csv").write_text("b,c,a\nb,c,a\nc,a,b\nb,c,a\nc,a,b\n")
+    train = ["train", "preferences", "--task.file", str(tmp_path / "ballots.csv"), "--iterations", "3", "--log-every",
+             "1", "--batch-size", "4", "--no-prefetch", *SMALL]  # fmt: skip
+    assert main([*train, "--output", "first"]) == 0
+    assert main([*train, "--output", "second", "--start-from", "first", "--seed", "7"]) == 0
+    tensors, state = checkpoint.load_training("first/last")
+    checkpoint.save_training("first/last", tensors, {**state, "iteration": 25000})
+    seconds = [(10000, 1800.0, 2.5), (20000, 3600.0, 1.5), (25000, 900.0, 1.25), (26000, 1080.0, 1.0)]
+    lines = [{"iteration": iteration, "seconds": clock, "loss_per_place": loss} for iteration, clock, loss in seconds]
+    Path("first/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path
+
+
+def test_card_tells_stages_and_evaluations_of_these_weights(runs):
+    made = bundle("ballots", runs / "first", runs / "second", "--weights", runs / "weights")
+    assert made.returncode == 0, made.stderr
+    folder = runs / "weights" / "ballots"
+    text = (folder / "README.md").read_text()
+    # Resumed after an hour, then a quarter; the last line is of after the checkpoint.
+    assert "| 1 | 25,000 | 4 | 0 | 1.25 | 1.2500 |" in text
+    assert "Loss per place by iteration: 10,000: 2.500, 20,000: 1.500, 25,000: 1.250." in text
+    last_loss = json.loads((runs / "second" / "metrics.jsonl").read_text().splitlines()[-1])["loss_per_place"]
+    assert f"| 2 | 3 | 4 | 7 | 0.00 | {last_loss:.4f} |" in text
+    assert "softrank train preferences --task.file ballots.csv" in text and str(runs) not in text
+    assert hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() in text
+    assert "Not evaluated yet." in text and "PrefLib" in text
+    read, trained = SoftRankModel.from_pretrained(folder), SoftRankModel.from_pretrained(runs / "second" / "last")
+    torch.testing.assert_close(read.head.weight, trained.head.weight, rtol=2**-11, atol=2**-25)
+
+    evaluate = ["evaluate", "preferences", str(folder), "--task.file", "ballots.csv", "--count", "1"]
+    assert main([*evaluate, "--steps", "1", "2", "--output", "table.json"]) == 0
+    made = bundle("ballots", "first", "second", "--weights", "weights", "--evaluation", "table.json")
+    assert made.returncode == 0, made.stderr
+    text = (folder / "README.md").read_text()
+    for row in json.loads((runs / "table.json").read_text())["rows"]:
+        accuracy = row["metrics"]["accuracy"]
+        assert f"{accuracy['mean']:.4f} ± {accuracy['standard_error']:.4f}" in text
+        assert f"| {row['steps']} | greedy | 1 | 1 |" in text
+
+    made = bundle("ballots", "first", "--weights", "weights", "--evaluation", "table.json")
+    assert made.returncode == 1 and "table.json evaluates other weights" in made.stderr
