@@ -54,6 +54,24 @@ def test_best_of_takes_the_draw_with_the_lowest_metric(model):
     assert row["metrics"]["last"]["mean"] == pytest.approx(float(best[:, -1].double().mean()))
 
 
+def test_best_of_takes_the_draw_with_the_highest_log_prob(model):
+    task = FirstItem(4)
+    row = evaluate(model, task, count=8, best_of=5, decode="sample")
+    drawn = sample(model, torch.cat([batch.items for batch in task.test_batches(8, 8)]), num_samples=5)
+    best = [orders[log_prob.tolist().index(max(log_prob.tolist()))] for orders, log_prob in
+            zip(drawn.order, drawn.log_prob, strict=True)]  # fmt: skip
+    assert row["metrics"]["item"]["mean"] == pytest.approx(sum(float(order[0]) for order in best) / 8)
+
+
+def test_a_beam_is_that_of_sample(model):
+    task = FirstItem(5)
+    row = evaluate(model, task, count=6, batch_size=4, decode="beam", beam=4, beam_kept=2)
+    items = torch.cat([batch.items for batch in task.test_batches(6, 6)])
+    order = sample(model, items, decode="beam", beam=4, beam_kept=2).order[:, 0]
+    assert row["metrics"]["item"]["mean"] == pytest.approx(float(order[:, 0].double().mean()))
+    assert (row["beam"], row["beam_kept"]) == (4, 2)
+
+
 def test_what_stands_first_by_decree_does(model):
     row = evaluate(model, SortNumbers(4, first=True), count=20, decode="sample")
     assert row["metrics"]["wrong"]["mean"] <= 3
@@ -78,19 +96,24 @@ def test_says_what_is_wrong(model):
         evaluate(model, task, count=0)
     with pytest.raises(ValueError, match="best_of must be an integer of at least 1, got 0"):
         evaluate(model, task, best_of=0)
-    with pytest.raises(ValueError, match="best_by must name the metric that the best of 3 draws has the lowest of"):
-        evaluate(model, task, best_of=3)
-    with pytest.raises(ValueError, match="best_by must be one of the task's metrics accuracy, wrong, got 'length'"):
+    with pytest.raises(
+        ValueError, match="best_by must be log_prob or one of the metrics accuracy, wrong, got 'length'"
+    ):
         evaluate(model, task, best_of=3, best_by="length", count=2)
-    with pytest.raises(ValueError, match="decode must be one of 'sample', 'greedy', got 'beam'"):
-        evaluate(model, task, decode="beam", count=2)
+    with pytest.raises(ValueError, match="decode must be one of 'sample', 'greedy', 'beam', got 'best'"):
+        evaluate(model, task, decode="best", count=2)
+    with pytest.raises(ValueError, match="symmetries must be 1 or 8, got 4"):
+        evaluate(model, task, symmetries=4)
+    with pytest.raises(ValueError, match="symmetries must be 1 for the task numbers: its instances have no copies"):
+        evaluate(model, task, symmetries=8)
 
 
 def test_table_shows_what_differs():
     def row(steps, decode, mean):
         return {
             "steps": steps, "noise_scale": 0.5, "reference": "uniform", "decode": decode, "temperature": 1.0,
-            "best_of": 1, "best_by": None, "seed": 0, "instances": 10, "seconds": 1.25,
+            "beam": None, "beam_kept": 1, "best_of": 1, "best_by": "log_prob", "symmetries": 1,
+            "seed": 0, "instances": 10, "seconds": 1.25,
             "metrics": {"gap": {"mean": mean, "standard_error": 0.001}},
         }  # fmt: skip
 

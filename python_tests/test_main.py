@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import softrank_ext
-from softrank_ext import SoftRankModel
+from softrank_ext import SoftRankConfig, SoftRankModel
 from softrank_ext.__main__ import draw_walk, main, with_config_file
 
 
@@ -172,6 +172,38 @@ def test_train_evaluate_and_sample(ballots, capfd):
     assert torch.equal(again.start, before.start)
     assert main([*started[:-4], "--start-from", "run", "--model.d-model", "32", "--output", "third"]) == 1
     assert "the model in run is another" in capfd.readouterr().err
+
+
+def test_search_by_command(ballots, capfd):
+    from softrank_ext.tasks.tsp import write_instances
+
+    generator = torch.Generator().manual_seed(0)
+    points, order = torch.rand(6, 5, 2, generator=generator), torch.rand(6, 5, generator=generator).argsort(1)
+    write_instances("tsp5.txt", points, order)
+    sizes = {"d_model": 16, "feed_forward": 24, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    SoftRankModel(SoftRankConfig(**sizes, embedder={"kind": "points"})).save_pretrained("model")
+    words = ["evaluate", "tsp", "model", "--task.test-file", "tsp5.txt", "--count", "6", "--steps", "2"]
+    assert (
+        main([*words, "--decode", "greedy", "beam", "--beam", "6", "--best-of", "1", "3", "--symmetries", "1", "8"])
+        == 0
+    )
+    rows = json.loads((ballots / "evaluation.json").read_text())["rows"]
+    ways = [(row["decode"], row["beam"], row["best_of"], row["symmetries"]) for row in rows]
+    assert ways == [
+        (decode, beam, best_of, symmetries)
+        for decode, beam in (("greedy", None), ("beam", 6))
+        for best_of in (1, 3)
+        for symmetries in (1, 8)
+    ]
+    assert capfd.readouterr().out.splitlines()[1].split()[:5] == ["steps", "decode", "beam", "best_of", "symmetries"]
+    for row in rows:
+        assert {"gap", "length", "validity"} <= row["metrics"].keys() and row["best_by"] == "length"
+    np.savez("items.npz", items=points.numpy())
+    beam = ["sample", "model", "items.npz", "orders.json", "--decode", "beam", "--beam", "6", "--beam-kept", "2"]
+    assert main(beam) == 0
+    assert all(sorted(row["order"]) == [0, 1, 2, 3, 4] for row in json.loads((ballots / "orders.json").read_text()))
+    assert main([*beam[:6], "--beam-kept", "2"]) == 1
+    assert 'beam must be given with decode="beam"' in capfd.readouterr().err
 
 
 def test_a_linear_head_gets_its_number_of_items(ballots):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from softrank_ext import SoftRankConfig, SoftRankModel, metrics
+from softrank_ext import SoftRankConfig, SoftRankModel, metrics, sample
 from softrank_ext._libraries import uses_reference
+from softrank_ext.evaluate import evaluate
 from softrank_ext.tasks.tsp import (
     TSP,
     generate,
@@ -299,6 +300,47 @@ def test_real_tours_and_the_solver(name, mean):
     found = torch.stack([solve(instance) for instance in points[:60]])
     gap = metrics.gap(metrics.tour_length(points[:60], found), best[:60])
     assert gap.mean() < 1e-4 and (gap < 1e-6).double().mean() > 0.9
+
+
+def test_symmetric_copies_keep_every_length(file):
+    points = torch.rand(3, 6, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    copies = TSP(test_file=file).symmetric_copies(points).unflatten(0, (3, 8))
+    assert torch.equal(copies[:, 0], points)
+    for row in range(3):
+        assert len({tuple(copy.flatten().tolist()) for copy in copies[row]}) == 8
+        for copy in copies[row]:
+            assert ((copy >= 0) & (copy <= 1)).all()
+            torch.testing.assert_close(torch.pdist(copy), torch.pdist(points[row]), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("best_of", [1, 2])
+def test_evaluation_with_symmetries_keeps_the_shortest_of_all_copies(tmp_path, best_of):
+    generator = torch.Generator().manual_seed(4)
+    points = torch.rand(5, 7, 2, generator=generator, dtype=torch.float64)
+    order = torch.rand(5, 7, generator=generator).argsort(1)
+    write_instances(tmp_path / "tsp7.txt", points, order)
+    torch.manual_seed(0)
+    model = SoftRankModel(
+        SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "points"})
+    )
+    task = TSP(test_file=str(tmp_path / "tsp7.txt"))
+    settings = {"count": 5, "batch_size": 2, "best_of": best_of, "best_by": "length"}
+    row = evaluate(model, task, symmetries=8, **settings)
+    shortest = []
+    for instance in range(5):
+        lengths = []
+        for copy in range(8):
+            x, y = points[instance].unbind(1)
+            x, y = (1 - x if copy % 2 else x), (1 - y if copy // 2 % 2 else y)
+            moved = torch.stack((y, x) if copy >= 4 else (x, y), 1).float()
+            number = (instance * 8 + copy) * best_of
+            drawn = sample(model, moved, first=int(order[instance, 0]), num_samples=best_of, first_sample=number,
+                           decode="greedy").order  # fmt: skip
+            lengths += metrics.tour_length(points[instance].expand(best_of, 7, 2), drawn).tolist()
+        shortest.append(min(lengths))
+    assert row["metrics"]["length"]["mean"] == pytest.approx(sum(shortest) / 5, abs=1e-9)
+    assert row["symmetries"] == 8
+    assert evaluate(model, task, **settings)["metrics"]["length"]["mean"] > sum(shortest) / 5
 
 
 def _two_opt_by_hand(points: np.ndarray, tour: list[int]) -> list[int]:

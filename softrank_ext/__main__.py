@@ -223,7 +223,8 @@ def _evaluate(name: str) -> Callable[[Sequence[str]], Any]:
         kind = _task_class(name)
         folder = words[0] if words and not words[0].startswith("-") else None
         trained_on = _task_of_run(name, folder)
-        best_by = "length" if name == "tsp" else None
+        copies = [("symmetries", option(tuple[Literal[1, 8], ...], "Copies of an instance, turned and mirrored, that "
+                   "are solved too; a row for each."), (1,))] if name == "tsp" else []  # fmt: skip
         return dataclasses.make_dataclass(
             "Evaluate",
             [
@@ -234,10 +235,14 @@ def _evaluate(name: str) -> Callable[[Sequence[str]], Any]:
                 ("steps", option(tuple[int, ...], "Diffusion steps, by default the model's own; a row for each."), ()),
                 ("noise_scale", option(tuple[float, ...], "Paper eta; a row for each."), (0.5,)),
                 ("reference", option(tuple[Literal["uniform", "gaussian"], ...], "Of time 1."), ("uniform",)),
-                ("decode", option(tuple[Literal["greedy", "sample"], ...], "How items are picked."), ("greedy",)),
+                ("decode", option(tuple[Literal["greedy", "sample", "beam"], ...], "How to pick items."), ("greedy",)),
                 ("temperature", option(float, "Of sampled picks."), 1.0),
-                ("best_of", option(int, "Draws per instance, the best of which counts."), 1),
-                ("best_by", option(str | None, "Metric that the best draw has the lowest of."), best_by),
+                ("beam", option(int, "Width of the beam of --decode beam."), 16),
+                ("beam_kept", option(int, "Hypotheses that a beam carries from step to step."), 1),
+                ("best_of", option(tuple[int, ...], "Draws per instance, the best of which counts."), (1,)),
+                ("best_by", option(str, "The best draw has the lowest of this metric, or the highest log_prob."),
+                 "length" if name == "tsp" else "log_prob"),
+                *copies,
                 ("seed", option(int, "Another seed, other instances and draws."), 0),
                 ("output", option(Path, "JSON file to write."), Path("evaluation.json")),
                 ("device", Device, None),
@@ -268,14 +273,17 @@ def _run_evaluate(options: Any, command: str) -> int:
     with processes(options.device) as (rank, _, device):
         model = checkpoint.from_pretrained(folder).to(device)
         rows = []
-        for steps, noise_scale, reference, decode in product(
-            options.steps or (None,), options.noise_scale, options.reference, options.decode
-        ):
+        for steps, noise_scale, reference, decode, best_of, symmetries in product(
+            options.steps or (None,), options.noise_scale, options.reference, options.decode, options.best_of,
+            getattr(options, "symmetries", (1,)),
+        ):  # fmt: skip
             rows.append(
                 evaluate(
                     model, options.task, count=options.count, batch_size=options.batch_size, steps=steps,
                     noise_scale=noise_scale, reference=reference, decode=decode, temperature=options.temperature,
-                    best_of=options.best_of, best_by=options.best_by, seed=options.seed,
+                    beam=options.beam if decode == "beam" else None,
+                    beam_kept=options.beam_kept if decode == "beam" else 1,
+                    best_of=best_of, best_by=options.best_by, symmetries=symmetries, seed=options.seed,
                 )
             )  # fmt: skip
         if rank == 0:
@@ -297,8 +305,10 @@ def _sample(
     steps: int | None = None,
     noise_scale: float = 0.5,
     reference: Literal["uniform", "gaussian"] = "uniform",
-    decode: Literal["sample", "greedy"] = "sample",
+    decode: Literal["sample", "greedy", "beam"] = "sample",
     temperature: float = 1.0,
+    beam: int | None = None,
+    beam_kept: int = 1,
     first: int | None = None,
     seed: int = 0,
     device: Device = None,
@@ -315,6 +325,8 @@ def _sample(
         reference: Soft ranks at time 1.
         decode: How items are picked.
         temperature: Of sampled picks.
+        beam: Width of the beam of --decode beam.
+        beam_kept: Hypotheses that a beam carries from step to step.
         first: The item that stands first, for a model of tours; 0 for .tsp files.
         seed: Another seed, other draws.
     """
@@ -337,6 +349,8 @@ def _sample(
         reference=reference,
         decode=decode,
         temperature=temperature,
+        beam=beam,
+        beam_kept=beam_kept,
         seed=seed,
         progress=sys.stderr.isatty(),
     )

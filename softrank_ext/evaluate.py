@@ -1,7 +1,7 @@
 """Evaluation: sample orders of held-out instances by the whole reverse process, score them, average.
 
-Instance i always gets the sample numbers i * best_of and on, so a result does not depend on the batch size or on how
-many processes share the work.
+Instance i always gets the sample numbers i * symmetries * best_of and on, so a result does not depend on the batch size
+or on how many processes share the work.
 """
 
 import time
@@ -30,23 +30,30 @@ def evaluate(
     reference: str = "uniform",
     decode: str = "greedy",
     temperature: float = 1.0,
+    beam: int | None = None,
+    beam_kept: int = 1,
     best_of: int = 1,
-    best_by: str | None = None,
+    best_by: str = "log_prob",
+    symmetries: int = 1,
     seed: int = 0,
 ) -> Row:
     """One row of a table: the settings, the mean of each of the task's metrics, and its standard error.
 
-    count: held-out instances, in batches of batch_size. steps, noise_scale, reference, decode, temperature: as in
-    `sample`. best_of: draws per instance, of which the one with the lowest metric `best_by` counts. seed: of the
-    instances and of the draws. Under torchrun, processes share the batches and all get the same row.
+    count: held-out instances, in batches of batch_size. steps, noise_scale, reference, decode, temperature, beam,
+    beam_kept: as in `sample`. best_of: draws per instance, of which the best counts: the one with the lowest metric
+    `best_by`, or the highest log_prob. symmetries: 8 to draw so many for each turned and mirrored copy of an instance
+    (of a task that has them, `tasks.tsp.TSP`) and count the best of all. seed: of the instances and of the draws.
+    Under torchrun, processes share the batches and all get the same row.
 
     Returns the settings by name, "instances", "seconds" and "metrics": name -> {"mean", "standard_error"}.
     """
     for name, value in (("count", count), ("batch_size", batch_size), ("best_of", best_of)):
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    if best_of > 1 and best_by is None:
-        raise ValueError(f"best_by must name the metric that the best of {best_of} draws has the lowest of, got None")
+    if symmetries not in (1, 8):
+        raise ValueError(f"symmetries must be 1 or 8, got {symmetries!r}")
+    if symmetries == 8 and not hasattr(task, "symmetric_copies"):
+        raise ValueError(f"symmetries must be 1 for the task {task.name}: its instances have no copies")
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = next(model.parameters()).device
     scores: dict[str, list[Tensor]] = {}
@@ -54,19 +61,26 @@ def evaluate(
     started = time.perf_counter()
     for index, batch in enumerate(task.test_batches(count, batch_size, seed)):
         if index % world == rank:
+            items = batch.items if symmetries == 1 else task.symmetric_copies(batch.items)  # type: ignore[attr-defined]
+            mask, first = (
+                None if given is None else given.repeat_interleave(symmetries, 0).to(device)
+                for given in (batch.mask, batch.first)
+            )
             samples = sample(
                 model,
-                batch.items.to(device),
-                mask=None if batch.mask is None else batch.mask.to(device),
-                first=None if batch.first is None else batch.first.to(device),
+                items.to(device),
+                mask=mask,
+                first=first,
                 num_samples=best_of,
                 steps=steps,
                 noise_scale=noise_scale,
                 reference=reference,
                 decode=decode,
                 temperature=temperature,
+                beam=beam,
+                beam_kept=beam_kept,
                 seed=seed,
-                first_sample=first_instance * best_of,
+                first_sample=first_instance * symmetries * best_of,
             )
             for name, numbers in _score(task, batch, samples, best_by).items():
                 scores.setdefault(name, []).append(numbers)
@@ -78,8 +92,11 @@ def evaluate(
         "reference": reference,
         "decode": decode,
         "temperature": temperature,
+        "beam": beam,
+        "beam_kept": beam_kept,
         "best_of": best_of,
         "best_by": best_by,
+        "symmetries": symmetries,
         "seed": seed,
         "instances": first_instance,
         "seconds": time.perf_counter() - started,
@@ -87,17 +104,16 @@ def evaluate(
     }
 
 
-def _score(task: Task, batch: Batch, samples: Samples, best_by: str | None) -> dict[str, Tensor]:
-    """Metrics (B,) of each instance's draw, or of its best one."""
-    orders = samples.order.cpu()  # (B, best_of, N)
-    each = [task.score(batch, order) for order in orders.unbind(1)]
-    if best_by is not None and best_by not in each[0]:
-        raise ValueError(f"best_by must be one of the task's metrics {', '.join(each[0])}, got {best_by!r}")
-    if best_by is None:
-        return each[0]
-    best = torch.stack([torch.as_tensor(scores[best_by]) for scores in each]).argmin(0)  # (B,)
-    rows = torch.arange(len(best))
-    return {name: torch.stack([torch.as_tensor(scores[name]) for scores in each])[best, rows] for name in each[0]}
+def _score(task: Task, batch: Batch, samples: Samples, best_by: str) -> dict[str, Tensor]:
+    """Metrics (B,) of each instance's draw, or of its best one; samples: (B * copies, best_of, ...)."""
+    B = len(batch.order)
+    orders, log_prob = (field.cpu().reshape(B, -1, *field.shape[2:]) for field in (samples.order, samples.log_prob))
+    each = [task.score(batch, order) for order in orders.unbind(1)]  # a dictionary of metrics (B,) per draw
+    scores = {name: torch.stack([torch.as_tensor(metrics[name]) for metrics in each]) for name in each[0]}  # (draw, B)
+    if best_by != "log_prob" and best_by not in scores:
+        raise ValueError(f"best_by must be log_prob or one of the metrics {', '.join(scores)}, got {best_by!r}")
+    best = log_prob.argmax(1) if best_by == "log_prob" else scores[best_by].argmin(0)  # (B,)
+    return {name: values[best, torch.arange(B)] for name, values in scores.items()}
 
 
 def _totals(scores: Mapping[str, Sequence[Tensor]], world: int) -> dict[str, tuple[float, float, int]]:
@@ -126,7 +142,7 @@ def _mean_and_error(total: float, squares: float, number: int) -> dict[str, floa
 
 def table_of(rows: Sequence[Row]) -> str:
     """Rows of `evaluate` as lines of text: the settings that differ (or the steps), each metric with its error."""
-    settings = [name for name in ("steps", "noise_scale", "reference", "decode", "temperature", "best_of")
+    settings = [name for name in ("steps", "noise_scale", "reference", "decode", "beam", "best_of", "symmetries")
                 if name == "steps" or len({row[name] for row in rows}) > 1]  # fmt: skip
     metrics = list(_metrics_of(rows[0]))
     lines = [[*settings, *metrics, "instances", "seconds"]]

@@ -89,6 +89,10 @@ class TSP:
             rows = slice(start, min(start + size, count))
             yield tour_batch(points[rows], self._directed(points[rows], order[rows], None))
 
+    def symmetric_copies(self, items: Tensor) -> Tensor:
+        """The eight turned and mirrored copies of each instance, (8 B, N, 2), those of one after each other."""
+        return turned(items.repeat_interleave(8, 0), torch.arange(8).repeat(len(items)))
+
     def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
         """Gap, length and validity; gap and length after `two_opt` apart (Euclidean tours, compiled libraries)."""
         length, best_length = batch_tour_length(batch, order), batch.extras["best_length"]
