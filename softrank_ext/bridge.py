@@ -95,12 +95,20 @@ def reverse_step(
     """
     check_choice("carry", carry, CARRIES)
     _check_noise_scale(noise_scale)
-    later, earlier = _column(t, z_t, "t"), _column(s, z_t, "s")
-    if not torch.compiler.is_compiling() and not bool(((earlier < later) & (earlier >= 0)).all()):
+    later: float | Tensor = t
+    earlier: float | Tensor = s
+    if isinstance(t, Tensor) or isinstance(s, Tensor):
+        later, earlier = _column(t, z_t, "t"), _column(s, z_t, "s")
+        is_past = torch.compiler.is_compiling() or bool((earlier < later).all())
+    else:
+        _check_number("t", t)
+        _check_number("s", s)
+        is_past = s < t
+    if not is_past:
         raise ValueError(f"s and t must satisfy 0 <= s < t, got s = {s} and t = {t}")
     share = earlier / later
     mean = (1 - share) * z_clean + share * z_t
-    z_s = mean + noise_scale * (share * (later - earlier)).sqrt() * noise
+    z_s = mean + noise_scale * (share * (later - earlier)) ** 0.5 * noise
     return z_s if carry == "exact" else ops.reflect(z_s)
 
 
@@ -112,6 +120,11 @@ def _column(time: float | Tensor, like: Tensor, name: str) -> Tensor:
     if not torch.compiler.is_compiling() and not bool(((column >= 0) & (column <= 1)).all()):
         raise ValueError(f"{name} must be in [0, 1], got {time}")
     return column
+
+
+def _check_number(name: str, time: float) -> None:
+    if not 0 <= time <= 1:
+        raise ValueError(f"{name} must be in [0, 1], got {time}")
 
 
 def _check_noise_scale(noise_scale: float) -> None:

@@ -10,7 +10,7 @@ depend on the picks so far. `gpl` and `pl` use the encoder alone: scores per pla
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -190,15 +190,24 @@ def make_embedder(d_model: int, embedder: Mapping[str, object]) -> nn.Module:
 
 def sine_cosine(length: int, d_model: int, like: Tensor) -> Tensor:
     """Position table (length, D): sine on even channels, cosine on odd ones, base 10000; dtype and device of `like`."""
-    make = _sine_cosine.__wrapped__ if torch.compiler.is_compiling() else _sine_cosine  # a graph cannot use the cache
-    return make(length, d_model, like.dtype, like.device)
+    return _cached(_sine_cosine)(length, d_model, like.dtype, like.device)
+
+
+def _cached(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function under lru_cache; without the cache while compiling, where a graph cannot use it."""
+    return make.__wrapped__ if torch.compiler.is_compiling() else make  # type: ignore[attr-defined]
+
+
+@lru_cache(maxsize=64)
+def _frequencies(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Geometric frequencies (count,) from 1 down to one step above 1 / 10000."""
+    return _MAXIMAL_PERIOD ** -(torch.arange(count, device=device, dtype=dtype) / count)
 
 
 @lru_cache(maxsize=64)
 def _sine_cosine(length: int, d_model: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    exponent = torch.arange(0, d_model, 2, device=device, dtype=dtype) / d_model
     positions = torch.arange(length, device=device, dtype=dtype)
-    angle = positions[:, None] * _MAXIMAL_PERIOD**-exponent  # (length, D / 2)
+    angle = positions[:, None] * _cached(_frequencies)(d_model // 2, dtype, device)  # (length, D / 2)
     return torch.stack((angle.sin(), angle.cos()), -1).flatten(1)  # (length, D)
 
 
@@ -211,9 +220,7 @@ class TimeEmbedder(nn.Module):
         self.out = nn.Linear(d_model, d_model)
 
     def forward(self, index: Tensor) -> Tensor:
-        half = _TIME_FEATURES // 2
-        exponent = torch.arange(half, device=index.device, dtype=index.dtype) / half
-        angle = index[:, None] * _MAXIMAL_PERIOD**-exponent  # (B, 128)
+        angle = index[:, None] * _cached(_frequencies)(_TIME_FEATURES // 2, index.dtype, index.device)  # (B, 128)
         return self.out(F.silu(self.hidden(torch.cat((angle.cos(), angle.sin()), 1))))
 
 
@@ -591,16 +598,16 @@ class SoftRankModel(nn.Module):
         weights = self.packed_weights() if packed_weights is None else packed_weights
         positions, time = self._positions(embedded, mask), self._time(t, embedded)  # (B or 1, N), (B or 1, 1, D)
         every = _every(embedded, mask)
+        places, tokens = sine_cosine(N, D, embedded), embedded + time
         if compiled:
-            x = embedded + sine_cosine(N, D, embedded)[positions] + time
+            x = tokens + (places if mask is None else places[positions])
             memory = torch.ops.softrank_ext.encode(
                 weights.encoder, weights.packed_encoder, self.config.heads, self.config.norm_first, x, every
             )
         else:
             memory = self._encode(embedded, time, mask)
         head_keys, head_bias = self.head(memory, positions)
-        tokens, start = embedded + time, (self.start + time[:, 0]).expand(B, D)
-        places = sine_cosine(N, D, embedded)
+        start = (self.start + time[:, 0]).expand(B, D)
         return DecoderInputs(
             weights.decoder, weights.packed_decoder, memory, tokens, start, places, head_keys, head_bias, every
         )
@@ -610,7 +617,7 @@ class SoftRankModel(nn.Module):
         if self.config.head not in DECODER_HEADS:
             return PackedWeights([], torch.empty(0), [], torch.empty(0))
         encoder, decoder = (
-            [parameter.detach() for module in modules for parameter in module.parameters()]
+            [parameter.detach() for module in modules for parameter in _parameters_of(module)]
             for modules in ((self.encoder_layers, self.encoder_norm), (self.decoder_layers, self.decoder_norm))
         )
         return PackedWeights(encoder, ops.pack_encoder(encoder), decoder, ops.pack_decoder(decoder))
@@ -692,7 +699,10 @@ class SoftRankModel(nn.Module):
         time = torch.as_tensor(t, dtype=like.dtype, device=like.device).reshape(-1)
         if time.shape[0] not in (1, like.shape[0]):
             raise ValueError(f"t must be a number or ({like.shape[0]},), got {time.shape[0]} numbers")
-        if not torch.compiler.is_compiling() and not bool(((time >= 0) & (time <= 1)).all()):
+        is_number = isinstance(t, (int, float))  # checked without a look at the tensor
+        if not torch.compiler.is_compiling() and not (
+            0 <= t <= 1 if is_number else bool(((time >= 0) & (time <= 1)).all())
+        ):
             raise ValueError(f"t must be in [0, 1], got {t}")
         last = self.config.visited[-1] if self.config.visited else self.config.steps
         return self.time_embedder(time * (last if self.config.time == "grid" else 1000))[:, None]
@@ -739,6 +749,16 @@ class OnePassModel(nn.Module, ABC):
     @abstractmethod
     def bytes_per_sample(self, N: int) -> int:
         """An estimate of the memory that `choose` takes for one instance of N items."""
+
+
+def _parameters_of(module: nn.Module) -> Iterator[nn.Parameter]:
+    """`module.parameters()` without its names and its search for shared ones, which take longer than packing."""
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            yield parameter
+    for child in module._modules.values():
+        if child is not None:
+            yield from _parameters_of(child)
 
 
 def _every(embedded: Tensor, mask: Tensor | None) -> Tensor:

@@ -412,13 +412,14 @@ def _check_beam(decode: str, beam: int | None, beam_kept: int, is_compiled: bool
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode inside, every submodule's own mode after."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    in_training = [module for module in model.modules() if module.training]
+    if in_training:
+        model.eval()
     try:
         yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module in in_training:
+            module.training = True
 
 
 def _as_tensor(name: str, value: Tensor | np.ndarray, device: torch.device) -> Tensor:

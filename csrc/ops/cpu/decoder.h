@@ -404,11 +404,12 @@ PickFailure decode_tile(const TransformerShape& shape, const T* packed, const De
   return TileDecoder<T>(shape, packed, tile, cache, scratch_numbers).run();
 }
 
+// Layers first to end - 1; the last one brings the final norm with it.
 template <typename T>
-void pack_decoder(const TransformerShape& shape, const T* const* weights, T* packed) {
+void pack_decoder(const TransformerShape& shape, const T* const* weights, int64_t first, int64_t end, T* packed) {
   const DecoderLayout<T> part(shape);
   const int64_t width = shape.model_width, feed = shape.feed_width;
-  for (int64_t layer = 0; layer < shape.layers; ++layer) {
+  for (int64_t layer = first; layer < end; ++layer) {
     const T* const* own = weights + layer * tensors_per_decoder_layer;
     T* to = packed + layer * part.size;
     pack_norm(own[0], own[1], width, to + part.self_norm);
@@ -422,6 +423,7 @@ void pack_decoder(const TransformerShape& shape, const T* const* weights, T* pac
     pack_matrix(own[16], own[17], feed, width, to + part.feed_in);
     pack_matrix(own[18], own[19], width, feed, to + part.feed_out);
   }
+  if (end < shape.layers) return;
   const T* const* final_norm = weights + shape.layers * tensors_per_decoder_layer;
   pack_norm(final_norm[0], final_norm[1], width, packed + shape.layers * part.size);
 }

@@ -237,13 +237,18 @@ inline int64_t count_real(const bool* mask, int64_t n) {
   return count;
 }
 
-// weight (outputs, inputs) and bias (outputs) as panels, then the padded bias.
+// weight (outputs, inputs) and bias (outputs) as panels, then the padded bias. A panel is filled a square at a time: it
+// is written across its rows, and a square stays in the first-level cache.
 template <typename T>
 void pack_matrix(const T* weight, const T* bias, int64_t outputs, int64_t inputs, T* to) {
   const int64_t columns = padded<T>(outputs);
-  for (int64_t first = 0; first < columns; first += panel_width<T>) {
-    for (int64_t k = 0; k < inputs; ++k) {
-      for (int64_t c = first; c < first + panel_width<T>; ++c) *to++ = c < outputs ? weight[c * inputs + k] : T(0);
+  for (int64_t first = 0; first < columns; first += panel_width<T>, to += inputs * panel_width<T>) {
+    for (int64_t square = 0; square < inputs; square += panel_width<T>) {
+      const int64_t end = square + panel_width<T> < inputs ? square + panel_width<T> : inputs;
+      for (int64_t c = 0; c < panel_width<T>; ++c) {
+        const T* from = weight + (first + c) * inputs;
+        for (int64_t k = square; k < end; ++k) to[k * panel_width<T> + c] = first + c < outputs ? from[k] : T(0);
+      }
     }
   }
   for (int64_t c = 0; c < columns; ++c) *to++ = c < outputs ? bias[c] : T(0);

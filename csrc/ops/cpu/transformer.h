@@ -165,9 +165,10 @@ struct AdvanceTile {
 
 template <typename T>
 struct TransformerKernels {
-  // Lay out the weights of the list for the other functions; `packed` has packed_..._numbers.
-  void (*pack_decoder)(const TransformerShape& shape, const T* const* weights, T* packed);
-  void (*pack_encoder)(const TransformerShape& shape, const T* const* weights, T* packed);
+  // Lay out the weights of the list for the other functions, layers first to end - 1 of them; `packed` has
+  // packed_..._numbers.
+  void (*pack_decoder)(const TransformerShape& shape, const T* const* weights, int64_t first, int64_t end, T* packed);
+  void (*pack_encoder)(const TransformerShape& shape, const T* const* weights, int64_t first, int64_t end, T* packed);
   // Encode `rows` rows: x and memory are (rows, N, D), 0 at padding. `scratch` has encoder_scratch_numbers.
   void (*encode_rows)(const TransformerShape& shape, const T* packed, int64_t rows, const T* x, const bool* mask,
                       T* memory, T* scratch);

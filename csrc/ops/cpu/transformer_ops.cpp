@@ -47,14 +47,23 @@ struct WeightData {
   }
 };
 
+// Packs layer by layer in parallel: pack(kernels, weight data, first layer, end layer, packed).
+template <typename T, typename Pack>
+Tensor pack_layers(const TransformerShape& shape, const std::vector<Tensor>& weights, int64_t numbers, Pack pack) {
+  const Tensor packed = torch::stable::new_empty(weights[0], {numbers}, weights[0].scalar_type());
+  const WeightData<T> list(weights);
+  torch::stable::parallel_for(0, shape.layers, 1, [&](int64_t first, int64_t end) {
+    pack(transformer_kernels<T>(), list.data.data(), first, end, mutable_data_of<T>(packed));
+  });
+  return packed;
+}
+
 Tensor pack_decoder(const std::vector<Tensor>& weights) {
   const TransformerShape shape = decoder_shape(weights, 1, true, 1);
   return with_number_type(weights[0], "weights", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const Tensor packed =
-        torch::stable::new_empty(weights[0], {packed_decoder_numbers<T>(shape)}, weights[0].scalar_type());
-    transformer_kernels<T>().pack_decoder(shape, WeightData<T>(weights).data.data(), mutable_data_of<T>(packed));
-    return packed;
+    return pack_layers<T>(shape, weights, packed_decoder_numbers<T>(shape),
+                          [&](auto& kernels, auto... rest) { kernels.pack_decoder(shape, rest...); });
   });
 }
 
@@ -62,10 +71,8 @@ Tensor pack_encoder(const std::vector<Tensor>& weights) {
   const TransformerShape shape = encoder_shape(weights, 1, true, 1);
   return with_number_type(weights[0], "weights", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const Tensor packed =
-        torch::stable::new_empty(weights[0], {packed_encoder_numbers<T>(shape)}, weights[0].scalar_type());
-    transformer_kernels<T>().pack_encoder(shape, WeightData<T>(weights).data.data(), mutable_data_of<T>(packed));
-    return packed;
+    return pack_layers<T>(shape, weights, packed_encoder_numbers<T>(shape),
+                          [&](auto& kernels, auto... rest) { kernels.pack_encoder(shape, rest...); });
   });
 }
 
