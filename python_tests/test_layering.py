@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str] | None] = {
         "ops", "bridge", "riffle", "model", "noise", "constraints", "permutations", "sampler", "search", "losses",
         "tasks", "metrics", "checkpoint", "baselines", "distributions",
     },
-    "losses": {"ops", "bridge", "riffle", "model", "noise", "permutations", "tasks"},
+    "losses": {"ops", "bridge", "riffle", "distributions", "model", "noise", "permutations", "tasks"},
     "methods": {"baselines", "model", "tasks"},
     "evaluate": {"model", "sampler", "tasks", "_libraries"},
     "train": {

@@ -18,8 +18,9 @@ from safetensors.torch import load_file
 from synthetic_tasks import SortNumbers, generator_of
 
 from softrank_ext import SoftRankConfig, SoftRankModel, checkpoint
+from softrank_ext.losses import DenoisingLoss, times_from
 from softrank_ext.tasks import Batch
-from softrank_ext.train import DenoisingLoss, TrainConfig, rate_at, train
+from softrank_ext.train import TrainConfig, rate_at, train
 
 TESTS = Path(__file__).parent
 QUICK = TrainConfig(iterations=8, batch_size=4, learning_rate=1e-2, warmup=2, log_every=2, checkpoint_every=4, ema=0.9)
@@ -113,8 +114,8 @@ class TestLoss:
         continuous = seen[1][1].sort().values
         assert float(continuous[0]) > 0 and float(continuous[-1]) <= 1
         ends = torch.tensor([0.0, 1 - 2**-24])
-        assert DenoisingLoss(tiny_model(steps=5))._times(ends).tolist() == pytest.approx([0.2, 1.0])
-        assert DenoisingLoss(tiny_model(time="continuous"))._times(ends).tolist() == [1.0, 2**-24]
+        assert times_from(tiny_model(steps=5).config, ends).tolist() == pytest.approx([0.2, 1.0])
+        assert times_from(tiny_model(time="continuous").config, ends).tolist() == [1.0, 2**-24]
         expected = torch.linspace(0, 1, 5000)
         assert float((continuous - expected).abs().max()) < 1.95 / math.sqrt(5000)  # Kolmogorov at 0.001
 

@@ -1,23 +1,135 @@
-"""What training minimises: the masked cross-entropy of an order given a noisy one (paper eq. 10).
+"""What training minimises: the masked cross-entropy of an order given a noisy one (paper eq. 10), or its alternatives.
 
 Orders are `order[place] = item`, and the network sees slots. Noise is keyed by (seed, sample). Times are those of the
-model's config: the K-grid `1/K, ..., 1`, continuous on (0, 1], or the visited numbers of riffles.
+model's config: the K-grid `1/K, ..., 1`, continuous on (0, 1], or the visited numbers of riffles. Losses are modules:
+DistributedDataParallel wraps them.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from softrank_ext import bridge, noise, ops, riffle
-from softrank_ext.model import SoftRankModel
+from softrank_ext.distributions import GeneralizedPlackettLuce
+from softrank_ext.model import DECODER_HEADS, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, compose, ranks_of
 from softrank_ext.tasks import Batch
 
 TIMES = ("drawn", "all")
 
 
+class Noising(NamedTuple):
+    """How noisy orders are drawn; the fields are those of `train.TrainConfig`."""
+
+    noise_scale: float = 0.5
+    reference: str = "uniform"
+    draws: int = 1
+    times: str = "drawn"
+
+
+class NoisyOrders(NamedTuple):
+    """Rows to train on, several per instance: each an order at a time t (R,), and the target order (both (R, N)).
+
+    samples (R,) int64 keys a row's noise; the rows of one trajectory share it. batch: the instances, row by row,
+    without their items. repeats: rows per instance.
+    """
+
+    order_t: Tensor
+    target: Tensor
+    t: Tensor
+    samples: Tensor
+    batch: Batch
+    repeats: int
+
+
+def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: int, samples: Tensor) -> NoisyOrders:
+    """Noisy orders of the config's process and their targets. samples: (B,) int64, the instances' numbers."""
+    if batch.known is not None and config.target == "previous":
+        raise ValueError('target "previous" needs whole orders, and this batch knows only leading places')
+    draws = noising.draws
+    if draws > 1:
+        samples = (samples[:, None] * draws + torch.arange(draws, device=samples.device)).flatten()
+    if noising.times == "drawn":
+        t = times_from(config, noise.uniform(seed, samples, 0, 1, stream=noise.TRAINING_STREAM)[:, 0])
+    else:
+        grid = torch.tensor(config.reverse_times()[:-1], device=samples.device)
+        t, samples = grid.repeat(len(samples)), samples.repeat_interleave(len(grid))
+    repeats = len(samples) // max(len(batch.order), 1)
+    batch = _repeated(batch, repeats)
+    if config.process == "riffle":
+        order_t, target = _riffled_orders(config, batch, t, seed, samples)
+    else:
+        order_t, target = _soft_rank_orders(config, noising, batch, t, seed, samples)
+    return NoisyOrders(order_t, target, t, samples, batch, repeats)
+
+
+def times_from(config: SoftRankConfig, uniform: Tensor) -> Tensor:
+    """Times (B,) from uniform numbers in [0, 1): one of the model's own, or in (0, 1]."""
+    if config.time == "continuous":
+        return 1 - uniform
+    ascending = uniform.new_tensor(config.reverse_times()[-2::-1])
+    return ascending[(uniform * len(ascending)).long().clamp(max=len(ascending) - 1)]
+
+
+def _soft_rank_orders(
+    config: SoftRankConfig, noising: Noising, batch: Batch, t: Tensor, seed: int, samples: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The order at time t of the bridge, and the target order."""
+    N, mask, order = batch.order.shape[1], batch.mask, batch.order
+
+    # 1. Lift the clean order to the grid; draw z_ref and noise. What stands first by decree stays at 0.
+    z_clean = bridge.lift_to_grid(ranks_of(order), mask)
+    make = noise.uniform if noising.reference == "uniform" else noise.normal
+    z_ref = bridge.reference_sample(make(seed, samples, 1, N, stream=noise.TRAINING_STREAM), noising.reference)
+    bridge_noise, step_noise = (noise.normal(seed, samples, step, N, stream=noise.TRAINING_STREAM) for step in (2, 3))
+    if batch.first is not None:
+        first = batch.first[:, None]
+        z_ref, bridge_noise, step_noise = (x.scatter(1, first, 0.0) for x in (z_ref, bridge_noise, step_noise))
+
+    # 2. Go to time t along the bridge and read the order there.
+    z_t = bridge.forward_sample(z_clean, z_ref, t, bridge_noise, noise_scale=noising.noise_scale)
+    order_t, _ = ops.decode_chamber(z_t, mask)
+    if config.target == "clean":
+        return order_t, order
+
+    # 3. The order one grid step before t: z_s drawn given z_t and the true z_clean.
+    s = (t - 1 / config.steps).clamp(min=0)
+    s = torch.where(s < 1e-6, 0.0, s)
+    z_s = bridge.reverse_step(z_t, z_clean, t, s, step_noise, noise_scale=noising.noise_scale, carry="reflected")
+    return order_t, ops.decode_chamber(z_s, mask)[0]
+
+
+def _riffled_orders(
+    config: SoftRankConfig, batch: Batch, t: Tensor, seed: int, samples: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The order after the riffles of time t, and the target order: both of the sample's one trajectory of riffles."""
+    N, order = batch.order.shape[1], batch.order
+    visited = torch.tensor(config.visited, device=order.device)
+    most = int(visited[-1])
+    uniform = noise.uniform(seed, samples, 2, N, stream=noise.TRAINING_STREAM, dtype=torch.float64)
+    labels = riffle.draw_labels(uniform, most, batch.mask, is_first_pinned=batch.first is not None)
+    last = riffle.shuffle(order, labels)
+    riffles = (t * most).round().long()
+    order_t = compose(last, riffle.undo(labels, most - riffles))
+    if config.target == "clean":
+        return order_t, order
+    before = visited[torch.searchsorted(visited, riffles) - 1]
+    return order_t, compose(last, riffle.undo(labels, most - before))
+
+
+def _repeated(batch: Batch, times: int) -> Batch:
+    """Each instance `times` times, without its items, which are embedded by then."""
+
+    def repeat(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.repeat_interleave(times, 0)
+
+    order = batch.order.repeat_interleave(times, 0)
+    return Batch(order, order, repeat(batch.mask), repeat(batch.first), repeat(batch.known))
+
+
 class DenoisingLoss(nn.Module):
-    """Cross-entropy of the model's target order given the noisy one; a module, so that DistributedDataParallel can wrap
-    it.
+    """Cross-entropy of the model's target order given the noisy one.
 
     noise_scale, reference, draws, times: as in `train.TrainConfig`.
     """
@@ -32,108 +144,123 @@ class DenoisingLoss(nn.Module):
         times: str = "drawn",
     ) -> None:
         super().__init__()
-        bridge.check_choice("reference", reference, bridge.REFERENCES)
-        bridge.check_choice("times", times, TIMES)
-        if times == "all" and model.config.time != "grid":
-            raise ValueError('times "all" are those of a grid: the model must have time="grid"')
         self.model = model
-        self.noise_scale, self.reference, self.draws, self.times = noise_scale, reference, draws, times
+        self.noising = _checked(model, Noising(noise_scale, reference, draws, times))
 
     def forward(self, batch: Batch, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Loss of a batch (a scalar, summed over places, averaged over instances), and the same per place.
 
         seed, samples: the key of the noise, samples (B,) int64 being the instances' numbers in the run.
         """
-        config = self.model.config
-        if batch.known is not None and config.target == "previous":
-            raise ValueError('target "previous" needs whole orders, and this batch knows only leading places')
         embedded = self.model.embed(batch.items, batch.mask)
-        if self.draws > 1:
-            samples = (samples[:, None] * self.draws + torch.arange(self.draws, device=samples.device)).flatten()
-        if self.times == "drawn":
-            t = self._times(noise.uniform(seed, samples, 0, 1, stream=noise.TRAINING_STREAM)[:, 0])
-        else:
-            grid = torch.tensor(config.reverse_times()[:-1], device=samples.device)
-            t, samples = grid.repeat(len(samples)), samples.repeat_interleave(len(grid))  # one noise for all times
-        repeats = len(samples) // len(batch.order)
-        embedded, batch = embedded.repeat_interleave(repeats, 0), _repeated(batch, repeats)
-        N, mask = batch.order.shape[1], batch.mask
 
-        # 1. to 3. Noisy orders at time t, the items arranged by them, and the target: where its items now stand.
-        noisy = self._soft_rank_orders if config.process == "soft-rank" else self._riffled_orders
-        order_t, order = noisy(batch, t, seed, samples)
-        embedded_t = arrange(embedded, order_t)
-        mask_t = None if mask is None else arrange(mask, order_t)
-        slots = ranks_of(order_t).gather(1, order)
+        # 1., 2. Noisy orders at times t, and the items arranged by them.
+        noisy = noisy_orders(self.model.config, self.noising, batch, seed, samples)
+        batch, mask = noisy.batch, noisy.batch.mask
+        embedded_t = arrange(embedded.repeat_interleave(noisy.repeats, 0), noisy.order_t)
+        mask_t = None if mask is None else arrange(mask, noisy.order_t)
+
+        # 3. The target, as slots: where each of its items now stands.
+        slots = ranks_of(noisy.order_t).gather(1, noisy.target)
 
         # 4. One teacher-forced pass.
-        per_place = self.model.log_prob(embedded_t, t, slots, mask_t, is_embedded=True).per_place
+        per_place = self.model.log_prob(embedded_t, noisy.t, slots, mask_t, is_embedded=True).per_place
 
         # 5. Count the places that the model has to know.
-        places = torch.arange(N, device=order.device)
-        is_counted = torch.ones_like(order, dtype=torch.bool) if mask is None else places < mask.sum(1, keepdim=True)
+        places = torch.arange(slots.shape[1], device=slots.device)
+        is_counted = torch.ones_like(slots, dtype=torch.bool) if mask is None else places < mask.sum(1, keepdim=True)
         if batch.known is not None:
             is_counted = is_counted & (places < batch.known[:, None])
         if batch.first is not None:
             is_counted = is_counted & (places > 0)
         total = -per_place.masked_fill(~is_counted, 0.0).sum()
-        return total / len(order), (total / is_counted.sum().clamp(min=1)).detach()
-
-    def _times(self, uniform: Tensor) -> Tensor:
-        """Times (B,) from uniform numbers in [0, 1): one of the model's own, or in (0, 1]."""
-        if self.model.config.time == "continuous":
-            return 1 - uniform
-        ascending = uniform.new_tensor(self.model.config.reverse_times()[-2::-1])
-        return ascending[(uniform * len(ascending)).long().clamp(max=len(ascending) - 1)]
-
-    def _soft_rank_orders(self, batch: Batch, t: Tensor, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """The order at time t of the bridge, and the target order."""
-        N, mask, order = batch.order.shape[1], batch.mask, batch.order
-
-        # 1. Lift the clean order to the grid; draw z_ref and noise. What stands first by decree stays at 0.
-        z_clean = bridge.lift_to_grid(ranks_of(order), mask)
-        make = noise.uniform if self.reference == "uniform" else noise.normal
-        z_ref = bridge.reference_sample(make(seed, samples, 1, N, stream=noise.TRAINING_STREAM), self.reference)
-        bridge_noise, step_noise = (
-            noise.normal(seed, samples, step, N, stream=noise.TRAINING_STREAM) for step in (2, 3)
-        )
-        if batch.first is not None:
-            first = batch.first[:, None]
-            z_ref, bridge_noise, step_noise = (x.scatter(1, first, 0.0) for x in (z_ref, bridge_noise, step_noise))
-
-        # 2. Go to time t along the bridge and read the order there.
-        z_t = bridge.forward_sample(z_clean, z_ref, t, bridge_noise, noise_scale=self.noise_scale)
-        order_t, _ = ops.decode_chamber(z_t, mask)
-        if self.model.config.target == "clean":
-            return order_t, order
-
-        # 3. The order one grid step before t: z_s drawn given z_t and the true z_clean.
-        s = (t - 1 / self.model.config.steps).clamp(min=0)
-        s = torch.where(s < 1e-6, 0.0, s)
-        z_s = bridge.reverse_step(z_t, z_clean, t, s, step_noise, noise_scale=self.noise_scale, carry="reflected")
-        return order_t, ops.decode_chamber(z_s, mask)[0]
-
-    def _riffled_orders(self, batch: Batch, t: Tensor, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """The order after the riffles of time t, and the target order: both of one trajectory of riffles."""
-        N, order = batch.order.shape[1], batch.order
-        visited = torch.tensor(self.model.config.visited, device=order.device)
-        most = int(visited[-1])
-        uniform = noise.uniform(seed, samples, 2, N, stream=noise.TRAINING_STREAM, dtype=torch.float64)
-        labels = riffle.draw_labels(uniform, most, batch.mask, is_first_pinned=batch.first is not None)
-        last = riffle.shuffle(order, labels, most)
-        riffles = (t * most).round().long()
-        order_t = compose(last, riffle.undo(labels, most - riffles))
-        if self.model.config.target == "clean":
-            return order_t, order
-        before = visited[torch.searchsorted(visited, riffles) - 1]
-        return order_t, compose(last, riffle.undo(labels, most - before))
+        return total / len(slots), (total / is_counted.sum().clamp(min=1)).detach()
 
 
-def _repeated(batch: Batch, times: int) -> Batch:
-    """Each instance `times` times, without its items, which are embedded by then."""
+class ReinforceLoss(nn.Module):
+    """SymmetricDiffusers' objective for jigsaws, which asks for items that look right, not for the right items.
 
-    def repeat(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.repeat_interleave(times, 0)
+    At each noisy order, several orders are drawn from the model, which must have a gpl or pl head: the candidates. A
+    candidate's weight is the softmax over them of `-|items in the target order - items in its order|^2 / 2`, less
+    `entropy` times its log-probability, less a running mean of such weights that forgets at the rate `1 - memory`. The
+    loss is `-sum of weight * log-probability`. The other arguments are those of `DenoisingLoss`.
+    """
 
-    order = batch.order.repeat_interleave(times, 0)
-    return Batch(order, order, repeat(batch.mask), repeat(batch.first), repeat(batch.known))
+    running_mean: Tensor
+
+    def __init__(
+        self,
+        model: SoftRankModel,
+        *,
+        noise_scale: float = 0.5,
+        reference: str = "uniform",
+        draws: int = 1,
+        times: str = "drawn",
+        candidates: int = 10,
+        entropy: float = 0.05,
+        memory: float = 0.995,
+    ) -> None:
+        super().__init__()
+        if model.config.head in DECODER_HEADS:
+            raise ValueError(f"the objective reinforce needs a gpl or pl head, got {model.config.head}")
+        self.model = model
+        self.noising = _checked(model, Noising(noise_scale, reference, draws, times))
+        self.candidates, self.entropy, self.memory = candidates, entropy, memory
+        self.register_buffer("running_mean", torch.zeros(()))
+
+    def forward(self, batch: Batch, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of a batch, and the cross-entropy of the targets per place; arguments as in `DenoisingLoss`."""
+        if batch.first is not None or batch.known is not None:
+            raise ValueError("the objective reinforce needs whole orders with no item first by decree")
+        embedded = self.model.embed(batch.items, batch.mask)
+        differences = _squared_differences(self.model, batch)
+        noisy = noisy_orders(self.model.config, self.noising, batch, seed, samples)
+        mask, N = noisy.batch.mask, noisy.target.shape[1]
+        embedded_t = arrange(embedded.repeat_interleave(noisy.repeats, 0), noisy.order_t)
+        mask_t = None if mask is None else arrange(mask, noisy.order_t)
+        slots = ranks_of(noisy.order_t).gather(1, noisy.target)
+        law = GeneralizedPlackettLuce(self.model.scores(embedded_t, noisy.t, slots, mask_t), mask_t)
+        uniform = torch.stack(
+            [
+                noise.uniform(seed, noisy.samples, 4 + number, N, stream=noise.TRAINING_STREAM, dtype=torch.float64)
+                for number in range(self.candidates)
+            ]
+        )  # (candidates, R, N)
+        drawn = law.from_uniform(uniform)
+        log_probs = law.log_prob(drawn)  # (candidates, R)
+        with torch.no_grad():
+            rows = torch.arange(len(slots), device=slots.device)[:, None] // noisy.repeats
+            items = noisy.order_t.expand_as(drawn).gather(2, drawn)  # (candidates, R, N)
+            squares = differences[rows, noisy.target, items].sum(2)  # (candidates, R)
+            weights = (-squares / 2).softmax(0) - self.entropy * log_probs
+            centered = weights - self.running_mean
+            if self.training:
+                self.running_mean.lerp_(weights.mean(), 1 - self.memory)
+            count = N * len(slots) if mask is None else mask.sum()
+            per_place = -law.log_prob(slots).sum() / count
+        return -(centered * log_probs).sum(0).mean(), per_place
+
+
+def _squared_differences(model: SoftRankModel, batch: Batch) -> Tensor:
+    """Squared distances (B, N, N) of items, `normalized` if the embedder can; 0 at padding."""
+    normalized = getattr(model.embedder, "normalized", None)
+    values = batch.items.float() if normalized is None else normalized(batch.items)
+    flat = values.flatten(2) if values.ndim > 2 else values[..., None]  # (B, N, numbers)
+    differences = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").square()
+    if batch.mask is None:
+        return differences
+    return differences.masked_fill(~(batch.mask[:, None] & batch.mask[:, :, None]), 0.0)
+
+
+OBJECTIVES: dict[str, type[DenoisingLoss] | type[ReinforceLoss]] = {
+    "likelihood": DenoisingLoss,
+    "reinforce": ReinforceLoss,
+}
+
+
+def _checked(model: SoftRankModel, noising: Noising) -> Noising:
+    bridge.check_choice("reference", noising.reference, bridge.REFERENCES)
+    bridge.check_choice("times", noising.times, TIMES)
+    if noising.times == "all" and model.config.time != "grid":
+        raise ValueError('times "all" are those of a grid: the model must have time="grid"')
+    return noising

@@ -35,7 +35,6 @@ from tqdm import tqdm
 from softrank_ext import bridge, checkpoint, losses
 from softrank_ext._libraries import build_info
 from softrank_ext.evaluate import evaluate
-from softrank_ext.losses import DenoisingLoss
 from softrank_ext.model import OnePassModel, SoftRankModel
 from softrank_ext.tasks import Batch, Task
 
@@ -60,6 +59,8 @@ class TrainConfig:
     """Noisy orders per instance and update; items are embedded once for all of them."""
     times: Literal["drawn", "all"] = "drawn"
     """Times that a noisy order is seen at: one drawn, or all times of the model's reverse process."""
+    objective: Literal["likelihood", "reinforce"] = "likelihood"
+    """Cross-entropy of the target order, or SymmetricDiffusers' objective for jigsaws."""
     learning_rate: float = 4e-4
     """Peak rate. SymmetricDiffusers' rate is (d_model * warmup)^-0.5 with the transformer schedule."""
     schedule: Literal["cosine", "transformer", "constant"] = "cosine"
@@ -125,6 +126,7 @@ class TrainConfig:
             raise ValueError(f"final_rate must be from 0 to 1, got {self.final_rate}")
         for name, allowed in (
             ("schedule", SCHEDULES), ("times", losses.TIMES), ("reference", bridge.REFERENCES),
+            ("objective", tuple(losses.OBJECTIVES)),
             ("evaluate_decode", ("greedy", "sample")), ("best_is", ("lowest", "highest")),
         ):  # fmt: skip
             bridge.check_choice(name, getattr(self, name), allowed)
@@ -166,12 +168,12 @@ def train(
         if config.batch_size % world != 0:
             raise ValueError(f"batch_size must be a multiple of the {world} processes, got {config.batch_size}")
         model.to(at).train()
-        run = _Run(model, task, config, at)
+        loss_module = loss_of(model, config).to(at).train()
+        run = _Run(model, task, config, at, loss_module)
         folder = None if output is None else Path(output)
         tensorboard = _tensorboard(config, folder) if rank == 0 else None
         if folder is not None:
             _open_folder(folder, run, resume, rank, world, command)
-        loss_module = loss_of(model, config, draws=config.draws, times=config.times)
         if world > 1:
             loss_module = DistributedDataParallel(loss_module)
         own = slice(rank * config.batch_size // world, (rank + 1) * config.batch_size // world)
@@ -209,8 +211,11 @@ def train(
 class _Run:
     """What changes while training: weights, their average, the optimiser, the iteration, the best evaluation."""
 
-    def __init__(self, model: Model, task: Task, config: TrainConfig, device: torch.device) -> None:
+    def __init__(
+        self, model: Model, task: Task, config: TrainConfig, device: torch.device, loss_module: nn.Module
+    ) -> None:
         self.model, self.task, self.config, self.device = model, task, config, device
+        self.loss_module = loss_module
         self.average = copy.deepcopy(model) if config.ema > 0 else model
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
@@ -259,10 +264,15 @@ class _Run:
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         if self.average is not self.model:
             tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
+        tensors |= {f"loss.{name}": tensor for name, tensor in self._loss_tensors().items()}
         for name, parameter in self.model.named_parameters():
             for key, tensor in self.optimizer.state[parameter].items():
                 tensors[f"optimizer.{key}.{name}"] = tensor
         return tensors
+
+    def _loss_tensors(self) -> dict[str, Tensor]:
+        """What a loss keeps beside the model, such as running means."""
+        return {name: tensor for name, tensor in self.loss_module.named_buffers() if not name.startswith("model.")}
 
     def state(self) -> dict[str, Any]:
         """The rest that a resumed run needs, as JSON can hold it."""
@@ -292,6 +302,8 @@ class _Run:
         self.model.load_state_dict(_with_prefix(tensors, "model."))
         if self.average is not self.model:
             self.average.load_state_dict(_with_prefix(tensors, "average."))
+        for name, tensor in self._loss_tensors().items():
+            tensor.copy_(tensors[f"loss.{name}"])
         keys = sorted({name.split(".")[1] for name in tensors if name.startswith("optimizer.")})
         entries = {
             index: {key: tensors[f"optimizer.{key}.{name}"] for key in keys}
@@ -434,11 +446,13 @@ def _part_of(batch: Batch, rows: slice, device: torch.device) -> Batch:
     )  # fmt: skip
 
 
-def loss_of(model: Model, config: TrainConfig, *, draws: int = 1, times: str = "drawn") -> nn.Module:
-    """The module that a model is trained with: batch, seed and sample numbers -> its loss, and that per place."""
+def loss_of(model: Model, config: TrainConfig) -> nn.Module:
+    """The module that a model is trained with: batch, seed and sample numbers -> its loss, and the loss per place."""
     if isinstance(model, OnePassModel):
         return model.loss_module()
-    return DenoisingLoss(model, noise_scale=config.noise_scale, reference=config.reference, draws=draws, times=times)
+    return losses.OBJECTIVES[config.objective](
+        model, noise_scale=config.noise_scale, reference=config.reference, draws=config.draws, times=config.times
+    )
 
 
 @torch.no_grad()
@@ -449,7 +463,7 @@ def held_out_loss(model: Model, task: Task, config: TrainConfig) -> tuple[Tensor
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = next(model.parameters()).device
-    loss_module = loss_of(model, config)
+    loss_module = loss_of(model, dataclasses.replace(config, objective="likelihood", draws=1, times="drawn"))
     was_training = model.training
     model.eval()
     total, number, first = torch.zeros((), dtype=torch.float64), 0, 0

@@ -35,6 +35,9 @@ def model_settings(task: str) -> Mapping[str, object]:
 
 
 def training_settings(task: str) -> Mapping[str, object]:
-    """How training differs: trajectories per instance (one for tours), and all visited times of each."""
-    tours = {"draws": 1, "learning_rate": 2e-4, "weight_decay": 1e-4}
-    return {"times": "all", **(tours if task == "tsp" else {"draws": 3})}
+    """How training differs: all visited times of three trajectories per instance, of one for tours; an objective of its
+    own for jigsaws.
+    """
+    if task == "tsp":
+        return {"times": "all", "learning_rate": 2e-4, "weight_decay": 1e-4}
+    return {"times": "all", "draws": 3, "objective": "reinforce" if task == "jigsaw" else "likelihood"}

@@ -81,10 +81,14 @@ class PatchCNN(nn.Module):
         )  # fmt: skip
 
     def forward(self, items: Tensor) -> Tensor:
+        return self.layers(self.normalized(items).flatten(0, 1)).unflatten(0, items.shape[:2])  # (B, N, D)
+
+    def normalized(self, items: Tensor) -> Tensor:
+        """Patches (B, N, 3, side, side) whose channels have mean 0 and deviation 1 over CIFAR-10."""
         images = _images(items, (3, self.side, self.side), next(self.parameters()))
         mean = images.new_tensor(_CIFAR_MEAN)[:, None, None]
         deviation = images.new_tensor(_CIFAR_DEVIATION)[:, None, None]
-        return self.layers((images - mean) / deviation).unflatten(0, items.shape[:2])  # (B, N, D)
+        return ((images - mean) / deviation).unflatten(0, items.shape[:2])  # (B, N, 3, side, side)
 
 
 class PointEmbedder(nn.Module):
