@@ -44,17 +44,19 @@ FRAMES = make_frames(
 )
 
 
-def test_trajectory_goes_from_noise_on_the_left_to_rank_0_at_the_top():
+def test_there_and_back_meets_at_the_noise():
     pytest.importorskip("matplotlib")
-    (axes,) = plots.plot_trajectory(FRAMES, "title").axes
-    lines = {tuple(line.get_ydata()) for line in axes.lines}
-    assert {tuple(round(float(y), 4) for y in line) for line in lines} == {
-        (0.2, 0.4, 1.0),
-        (0.6, 0.3, 0.0),
-        (0.9, 0.5, 0.5),
-    }
-    assert all(list(line.get_xdata()) == [1.0, 0.5, 0.0] for line in axes.lines)
-    assert axes.get_xlim() == (1, 0) and axes.get_ylim()[0] > axes.get_ylim()[1]
+    walk = torch.tensor([[1.0, 0.0, 0.5], [0.7, 0.2, 0.9], [0.2, 0.6, 0.9]])
+    forward, reverse = plots.plot_there_and_back([0.0, 0.5, 1.0], walk, FRAMES, ["c", "a", "b"], "title").axes
+    ends = [
+        {round(float(line.get_ydata()[at]), 4) for line in axes.lines} for axes, at in ((forward, -1), (reverse, 0))
+    ]
+    assert ends == [{0.2, 0.6, 0.9}] * 2
+    lines = {tuple(round(float(y), 4) for y in line.get_ydata()) for line in reverse.lines}
+    assert lines == {(0.2, 0.4, 1.0), (0.6, 0.3, 0.0), (0.9, 0.5, 0.5)}
+    assert forward.get_xlim() == (0, 1) and reverse.get_xlim() == (1, 0)
+    assert reverse.get_ylim()[0] > reverse.get_ylim()[1]  # rank 0 at the top
+    assert [text.get_text() for text in forward.texts] == ["a", "b", "c"]
 
 
 def test_sorting_marks_what_is_out_of_place_but_not_ties():
@@ -95,3 +97,40 @@ def test_jigsaw_puts_patches_in_raster_order():
     shown = first.images[0].get_array()[..., 0].tolist()
     assert shown == [[3, 13, 0, 10], [3, 3, 0, 0], [1, 11, 2, 12], [1, 1, 2, 2]]
     assert [axes.get_xlabel() for axes in figure.axes] == ["1 of 4", "4 of 4", "4 of 4", "1 of 4"]
+
+
+def test_accuracy_over_size_is_drawn_on_a_logit_scale():
+    pytest.importorskip("matplotlib")
+    series = {"ours": [(9, 0.9), (32, 0.5)], "paper": [(9, 1.0), (32, 0.0)]}
+    (axes,) = plots.plot_accuracy_over_size(series, "ours").axes
+    assert axes.get_yscale() == "logit" and axes.get_xscale() == "log"
+    lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines if line.get_label() in series}
+    assert lines == {"ours": [0.9, 0.5], "paper": [0.999, 0.001]}
+    open_marks = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
+    assert [list(line.get_ydata()) for line in open_marks] == [[0.999], [0.001]]
+
+
+def test_random_displacement_of_a_two_by_two_square():
+    # Of 16 pairs of cells 4 are equal, 8 are neighbours, 4 lie across.
+    assert plots.random_displacement(2, 2).tolist() == [0.25, 0.5, 0.25]
+    distribution = plots.random_displacement(8, 8)
+    assert float((distribution * torch.arange(15)).sum()) == pytest.approx(2 * 63 / 24)
+
+
+def test_jigsaw_errors_show_shares_and_displacements():
+    pytest.importorskip("matplotlib")
+    shares = {"2x2": torch.tensor([[1.0, 0.5], [0.25, 0.75]])}
+    figure = plots.plot_jigsaw_errors(shares, {"2x2": torch.tensor([6, 2, 2])})
+    heat, bars = figure.axes[:2]
+    assert [text.get_text() for text in heat.texts] == ["100", "50", "25", "75"]
+    assert [bar.get_height() for bar in bars.patches] == pytest.approx([60, 20, 20])
+    assert bars.get_title() == "mean 0.60 (random: 1.00)"
+
+
+def test_accuracy_and_speed_has_a_line_per_way():
+    pytest.importorskip("matplotlib")
+    panels = {"3x3": {"compiled": [(100.0, 0.5, "K = 1"), (50.0, 0.75, "K = 2")], "eager": [(10.0, 0.75, "K = 2")]}}
+    (axes,) = plots.plot_accuracy_and_speed(panels, {"3x3": 70.0}).axes
+    assert [list(line.get_ydata()) for line in axes.lines[:2]] == [[50, 75], [75]]
+    assert list(axes.lines[2].get_xdata()) == [70, 70]
+    assert [text.get_text() for text in axes.texts] == ["K = 1", "K = 2", "K = 2"]

@@ -468,14 +468,19 @@ def _walk(
     print(f"Picture: {output}")
 
 
-def draw_walk(items: int, steps: int, noise_scale: float, seed: int) -> tuple[list[float], torch.Tensor]:
-    """One path of the bridge between a random clean order and noise: times ascending (T,), soft ranks (T, items).
+def draw_walk(
+    items: int, steps: int, noise_scale: float, seed: int, clean_order: torch.Tensor | None = None
+) -> tuple[list[float], torch.Tensor]:
+    """One path of the bridge between a clean order (1, items) and noise: times ascending (T,), soft ranks (T, items).
+
+    clean_order: None for a random one. The noise is what `sample` with this seed starts its first sample from.
 
     The path is drawn from time 1 down to 0, each value given the one before (`bridge.reverse_step` with the true clean
     end), so that it is one path and not a set of unrelated marginals.
     """
     number = torch.tensor([0])
-    clean_order, _ = ops.decode_chamber(noise.uniform(seed, number, 0, items, stream=noise.TRAINING_STREAM))
+    if clean_order is None:
+        clean_order, _ = ops.decode_chamber(noise.uniform(seed, number, 0, items, stream=noise.TRAINING_STREAM))
     z_clean = bridge.lift_to_grid(ranks_of(clean_order))
     z_t = noise.uniform(seed, number, 0, items, stream=noise.REFERENCE_STREAM)
     times = bridge.time_grid(steps)

@@ -62,7 +62,7 @@ def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = 
     tensors = _read_tensors(folder / WEIGHTS_FILE)
     model = make(config, embedder)
     _check_tensors(folder / WEIGHTS_FILE, tensors, model.state_dict())
-    model.to(next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()))
+    model.to(next(tensor.dtype for tensor in tensors.values() if tensor.dtype in (torch.float32, torch.float64)))
     model.load_state_dict(tensors)
     return model.eval()
 

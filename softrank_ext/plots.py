@@ -5,11 +5,13 @@ Colours are safe for colour-blind readers (viridis: dark is the first place of t
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from softrank_ext.metrics import tour_length
@@ -110,17 +112,36 @@ def plot_sorting(
     return figure
 
 
-def plot_trajectory(frames: Frames, title: str = "") -> "Figure":
-    """Soft ranks of one sample from noise (left) to its order (right); where lines cross, the order changes."""
+def plot_there_and_back(
+    times: Sequence[float], soft_ranks: Tensor, frames: Frames, labels: Sequence[object], title: str = ""
+) -> "Figure":
+    """Soft ranks of one instance: left, the forward process from the right order to noise; right, a sample's way back.
+
+    times: T ascending numbers, 0 = the right order. soft_ranks: (T, N), of the forward process. frames: the sample's,
+    from the same noise. labels: N texts. Where lines cross, the order changes.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.subplots()
-    N = frames.order.shape[1]
-    _draw_soft_ranks(
-        axes, frames, {item: _place_colour(place, N) for place, item in enumerate(frames.order[-1].tolist())}
-    )
-    axes.set(ylabel="soft rank of each item", title=title)
+    N = len(labels)
+    figure = Figure(figsize=(10, max(3.5, 0.9 + 0.22 * N)), layout="constrained")
+    forward, reverse = figure.subplots(1, 2, sharey=True)
+    places = soft_ranks[0].argsort().tolist()
+    colours = {item: _place_colour(place, N) for place, item in enumerate(places)}
+    for item, colour in colours.items():
+        forward.plot(times, soft_ranks[:, item].tolist(), color=colour, linewidth=1.2)
+    _draw_soft_ranks(reverse, frames, colours)
+    for axes, ranks, at, side in ((forward, soft_ranks[0], 0, "right"), (reverse, frames.soft_ranks[-1], 0, "left")):
+        for item, colour in colours.items():
+            offset = (-6 if side == "right" else 8, 0)
+            axes.annotate(
+                str(labels[item]), (at, float(ranks[item])), offset, textcoords="offset points", ha=side, va="center",
+                color=colour, fontsize="small", annotation_clip=False,
+            )  # fmt: skip
+        axes.spines[:].set_visible(False)
+        axes.tick_params(axis="y", left=False, labelleft=False)
+    forward.set(xlim=(0, 1), xlabel="time t: 0 is the right order, 1 is noise", title="forward: noise moves soft ranks")
+    reverse.set(title="reverse: the model sorts them")
+    figure.suptitle(title)
     return figure
 
 
@@ -195,6 +216,132 @@ def _plot_steps(frames: Frames, draw: Callable[["Axes", Tensor], str], title: st
         grid[row, 0].set_ylabel(name, fontsize="medium")
     figure.suptitle(title)
     figure.supxlabel(f"under each panel: {score}", fontsize="small", color="0.35")
+    return figure
+
+
+def plot_accuracy_over_size(
+    series: Mapping[str, Sequence[tuple[int, float]]], ours: str, title: str = "", least: float = 1e-3
+) -> "Figure":
+    """Share of lists that are wholly right over the number of items, on a logit scale.
+
+    series: by name, pairs of N and accuracy. ours: the name to be drawn in colour. Accuracies beyond `least` and
+    `1 - least` are drawn there, as open marks.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    sizes = sorted({size for points in series.values() for size, _ in points})
+    for number, (name, points) in enumerate(series.items()):
+        colour, marker = (_OURS, "o") if name == ours else ("0.45", "sD^v"[number % 4])
+        shown = [min(max(share, least), 1 - least) for _, share in points]
+        axes.plot(
+            [size for size, _ in points], shown, color=colour, marker=marker, label=name,
+            linestyle="-" if name == ours else "--", linewidth=2 if name == ours else 1.2,
+        )  # fmt: skip
+        for (size, share), height in zip(points, shown, strict=True):
+            if share != height:
+                axes.plot(size, height, marker, color=colour, markerfacecolor="white")
+    ticks = [0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999]
+    axes.set_yscale("logit")
+    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    axes.yaxis.set_major_formatter(FixedFormatter([f"{100 * tick:g} %" for tick in ticks]))
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(sizes))
+    axes.xaxis.set_major_formatter(FixedFormatter([str(size) for size in sizes]))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())
+        axis.set_minor_formatter(NullFormatter())
+    axes.set(xlabel="items N (logarithmic)", ylabel="lists wholly right (logit scale)", title=title)
+    axes.set_ylim(least / 1.5, 1 - least / 1.5)
+    axes.grid(axis="y", alpha=0.25)
+    axes.legend(loc="lower left", frameon=False, fontsize="small")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def plot_jigsaw_errors(
+    place_accuracy: Mapping[str, Tensor], displacement: Mapping[str, Tensor], title: str = ""
+) -> "Figure":
+    """Where jigsaws go wrong, a column per model: the share of images right at each place; how far patches lie off.
+
+    place_accuracy: (rows, columns) float, `metrics.place_accuracy`. displacement: (rows + columns - 1,) counts,
+    `metrics.displacement_histogram`, beside that of uniformly random arrangements.
+    """
+    from matplotlib.figure import Figure
+
+    names = list(place_accuracy)
+    figure = Figure(figsize=(1 + 3.2 * len(names), 6), layout="constrained")
+    grid = figure.subplots(2, len(names), squeeze=False, height_ratios=(1.2, 1))
+    lowest = min(float(shares.min()) for shares in place_accuracy.values())
+    for column, name in enumerate(names):
+        heat, bars = grid[:, column]
+        shares = place_accuracy[name]
+        image = heat.imshow(shares.numpy(), cmap="viridis", vmin=max(0.0, lowest - 0.02), vmax=1)
+        for (row, place), share in np.ndenumerate(shares.numpy()):
+            is_dark = share < (1 + max(0.0, lowest - 0.02)) / 2
+            text = f"{100 * share:.0f}"
+            heat.text(place, row, text, ha="center", va="center", color="white" if is_dark else "black")
+        heat.set(xticks=[], yticks=[], title=f"{name}: images right at each place, %")
+        heat.spines[:].set_visible(False)
+        counts = displacement[name].double()
+        distances = torch.arange(len(counts))
+        share_off = 100 * counts / counts.sum()
+        bars.bar(distances.tolist(), share_off.tolist(), color=_OURS, width=0.7)
+        rows, columns = shares.shape
+        bars.plot(
+            distances.tolist(), (100 * random_displacement(rows, columns)).tolist(), "o--", color="0.35", markersize=4,
+            label="random arrangement",
+        )  # fmt: skip
+        mean = float((counts * distances).sum() / counts.sum())
+        bars.set(xlabel="Manhattan displacement, cells", ylabel="patches, %", xticks=distances.tolist())
+        bars.set_title(f"mean {mean:.2f} (random: {2 * (rows**2 - 1) / (3 * rows):.2f})", fontsize="medium")
+        bars.legend(frameon=False, fontsize="small")
+        bars.spines[["top", "right"]].set_visible(False)
+        figure.colorbar(image, ax=heat, shrink=0.8, label="share" if column == len(names) - 1 else None)
+    figure.suptitle(title)
+    return figure
+
+
+def random_displacement(rows: int, columns: int) -> Tensor:
+    """Distribution of the Manhattan distance of two independent uniform cells: (rows + columns - 1,) float64."""
+    down = (torch.arange(rows)[:, None] - torch.arange(rows)).abs()
+    across = (torch.arange(columns)[:, None] - torch.arange(columns)).abs()
+    distances = (down[:, :, None, None] + across).flatten()
+    return distances.bincount(minlength=rows + columns - 1).double() / len(distances)
+
+
+def plot_accuracy_and_speed(
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float, str]]]],
+    baselines: Mapping[str, float] | None = None,
+    title: str = "",
+) -> "Figure":
+    """Accuracy over speed, a panel per model and a line per way of running it.
+
+    panels: by panel and line, points (samples per second, share right, text beside the point). baselines: by panel, the
+    samples per second of a network to compare with, drawn as a dotted line.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(6.5, 1 + 4.2 * len(panels)), 4.2), layout="constrained")
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    styles = (("o", "-", _OURS), ("s", "--", "#e69f00"), ("^", ":", _WRONG))
+    for axes, (name, lines) in zip(grid, panels.items(), strict=True):
+        for (line, points), (marker, style, colour) in zip(lines.items(), styles, strict=False):
+            speeds, shares = [point[0] for point in points], [100 * point[1] for point in points]
+            axes.plot(speeds, shares, marker=marker, linestyle=style, color=colour, label=line)
+            for speed, share, text in points:
+                axes.annotate(text, (speed, 100 * share), (4, 5), textcoords="offset points", fontsize="x-small")
+        if baselines and name in baselines:
+            axes.axvline(baselines[name], color="0.5", linestyle=":", label="a one-pass network's speed")
+        axes.set_xscale("log")
+        axes.set(xlabel="samples per second (logarithmic)", ylabel="wholly right, %", title=name)
+        axes.margins(0.12)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize="small")
+    figure.suptitle(title)
     return figure
 
 
