@@ -5,6 +5,15 @@ A bridge value is a Gaussian around the straight line between its ends, folded i
 `z_t = reflect((1 - t) z_clean + t z_ref + noise_scale sqrt(t (1 - t)) noise)`.
 Folding the unreflected bridge defines the process; it is not the law of the reflected SDE with the bridge's drift.
 Random draws are arguments: make them with `noise`, or with torch.
+
+`reflect_pairs` keeps soft ranks in half-spaces z_a <= z_b as well, for constraints "a before b". The reflection in the
+wall z_a = z_b exchanges the two numbers, so a fold permutes coordinates and commutes with the fold of the cube. For
+disjoint chains (each item in one chain a < b < ... at most) the cone is a chamber of the chains' permutations: the fold
+sorts each chain, every point of the cone has equally many images, and folded Brownian motion is Brownian motion
+reflected at the walls; uniform soft ranks stay uniform on the cone. For other partial orders the result is in the cone
+and moves no point that was, but parts of the cone get different numbers of images, and which part gets how many depends
+on the order of the reflections: uniform soft ranks become non-uniform. No rule of exchanges mends that: a < c, b < c,
+b < d has 5 orders, and 5 does not divide 4!.
 """
 
 import torch
@@ -110,6 +119,29 @@ def reverse_step(
     mean = (1 - share) * z_clean + share * z_t
     z_s = mean + noise_scale * (share * (later - earlier)) ** 0.5 * noise
     return z_s if carry == "exact" else ops.reflect(z_s)
+
+
+def reflect_pairs(soft_ranks: Tensor, before: Tensor) -> Tensor:
+    """Reflect soft ranks (B, N) in the walls z_a = z_b until z_a <= z_b for every pair; what holds already stays as is.
+
+    before: (B, N, N) bool, [a, b] = "a before b", without cycles. Pair after pair, by a and then b, exchanges its two
+    numbers where they are the wrong way round, again and again until none does. That ends: each exchange brings the
+    larger number to the item that comes later in any order that keeps the pairs. See the file's head for its law.
+    """
+    row, a, b = before.nonzero().unbind(1)
+    counts = before.sum((1, 2))  # (B,)
+    number = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]  # of a pair in its row
+    pairs = torch.zeros(2, len(before), int(counts.max()) if len(before) > 0 else 0, dtype=torch.int64, device=row.device)
+    pairs[0, row, number], pairs[1, row, number] = a, b  # (2, B, pairs); 0 and 0 in rows that have fewer
+    z = soft_ranks.clone()
+    is_done = False
+    while not is_done:
+        before_sweep = z.clone()
+        for ends in pairs.unbind(2):  # (2, B)
+            values = z.gather(1, ends.T)  # (B, 2)
+            z.scatter_(1, ends.T, values.sort(1).values)
+        is_done = torch.equal(before_sweep, z)
+    return z
 
 
 def _column(time: float | Tensor, like: Tensor, name: str) -> Tensor:

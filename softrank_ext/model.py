@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softrank_ext import bridge, ops, reference, riffle
+from softrank_ext.constraints import Constraining, Rules, rules_of
 from softrank_ext.distributions import stagewise_log_probs
 from softrank_ext.permutations import arrange, check_slots
 
@@ -483,18 +484,37 @@ class SoftRankModel(nn.Module):
         return self.decoder_norm(x) @ head_keys.transpose(1, 2) + head_bias[:, None]  # (B, place, slot)
 
     def log_prob(
-        self, items: Tensor, t: float | Tensor, order: Tensor, mask: Tensor | None = None, *, is_embedded: bool = False
+        self,
+        items: Tensor,
+        t: float | Tensor,
+        order: Tensor,
+        mask: Tensor | None = None,
+        *,
+        constraints: Constraining = None,
+        is_embedded: bool = False,
     ) -> LogProb:
         """Log-probability of orders in one teacher-forced pass, differentiable (paper eq. 13 is its negative).
 
         items: (B, N, ...) slot by slot, or what `embed` made of them if is_embedded. order: (B, N) int64 over slots,
-        real ones first.
+        real ones first. constraints: on slots, `Constraints` for all rows or a list of one per row; each place is then
+        renormalised over the slots that they allow, and from the first place that breaks them it is -inf.
         """
         embedded = self._embedded(items, mask, is_embedded)
         _check_order_shape("order", order, embedded)
         if not torch.compiler.is_compiling():
             check_slots(order, mask)
-        per_place = stagewise_log_probs(self.scores(embedded, t, order, mask), order, mask)
+        scores = self.scores(embedded, t, order, mask)
+        rules = rules_of(constraints, *order.shape, mask, device=order.device)
+        if rules is None:
+            per_place = stagewise_log_probs(scores, order, mask)
+        else:
+            every = _every(embedded, mask)
+            is_allowed = ops.allowed_picks(order[:, :-1], every, *rules)  # (B, place, slot)
+            is_kept = is_allowed.gather(2, order[..., None])
+            # A broken or padded place is left open: its softmax is finite, and so is its gradient, which is 0.
+            per_place = stagewise_log_probs(scores.masked_fill(~is_allowed & is_kept, -torch.inf), order, mask)
+            is_broken = ~is_kept[..., 0] & every.gather(1, order)
+            per_place = per_place.masked_fill(is_broken, -torch.inf)
         return LogProb(per_place, per_place.sum(1))
 
     @torch.no_grad()
@@ -509,6 +529,7 @@ class SoftRankModel(nn.Module):
         forced_order: Tensor | None = None,
         forced_places: int | None = None,
         draft: Tensor | None = None,
+        constraints: Constraining = None,
         compiled: bool = True,
         cache: bool = True,
         is_embedded: bool = False,
@@ -519,8 +540,9 @@ class SoftRankModel(nn.Module):
         items: (B, N, ...) slot by slot, or what `embed` made of them if is_embedded. uniform: (B, N) in [0, 1), the
         number each place's inverse CDF is read at; None for greedy. temperature: divides the scores. forced_order:
         (B, N) int64, scored instead of choosing, or only its first forced_places. draft: (B, N) int64, a guess of the
-        order that saves time where it is right and changes nothing else. compiled=False runs plain torch, cache=False
-        plain torch without caches. packed_weights: `self.packed_weights()`, to share it between calls. Work and more
+        order that saves time where it is right and changes nothing else. constraints: on slots, `Constraints` for all
+        rows or a list of one per row; every pick is drawn from what they allow. compiled=False runs plain torch,
+        cache=False plain torch without caches. packed_weights: `self.packed_weights()`, to share it between calls. Work and more
         on the arguments: `ops.decode_order`. No gradient is recorded.
         """
         embedded = self._embedded(items, mask, is_embedded)
@@ -534,9 +556,13 @@ class SoftRankModel(nn.Module):
         ops.check_choices(uniform, forced_order, forced_places, temperature, _every(embedded, mask), embedded.dtype)
         if draft is not None:
             check_slots(draft, mask, "draft")
+        rules = rules_of(constraints, B, N, mask, device=embedded.device)
+        if rules is not None:
+            ops.check_forced(forced_order, forced_places, _every(embedded, mask), *rules)
         return self.decode_embedded(
             embedded, t, mask, uniform=uniform, temperature=temperature, forced_order=forced_order,
-            forced_places=forced_places, draft=draft, compiled=compiled, cache=cache, packed_weights=packed_weights,
+            forced_places=forced_places, draft=draft, rules=rules, compiled=compiled, cache=cache,
+            packed_weights=packed_weights,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -551,17 +577,24 @@ class SoftRankModel(nn.Module):
         forced_order: Tensor | None = None,
         forced_places: int | None = None,
         draft: Tensor | None = None,
+        rules: Rules | None = None,
         compiled: bool = True,
         cache: bool = True,
         packed_weights: PackedWeights | None = None,
     ) -> ops.DecodedOrder:
-        """`decode` for embedded items (B, N, D) with padding zeroed, without a look at the data: for use in a loop."""
+        """`decode` for embedded items (B, N, D) with padding zeroed, without a look at the data: for use in a loop.
+
+        rules: what `constraints.rules_of` made of the constraints, over slots.
+        """
         B, N, _ = embedded.shape
+        rules = Rules(None, None, None) if rules is None else rules
         if self.config.head not in DECODER_HEADS:
             slots = torch.arange(N, device=embedded.device).expand(B, N)
             scores = self.scores(embedded, t, slots, mask)
             choose = torch.ops.softrank_ext.decode_scores if compiled else reference.decode_scores
-            order, log_probs = choose(scores, _every(embedded, mask), uniform, forced_order, temperature, forced_places)
+            order, log_probs = choose(
+                scores, _every(embedded, mask), uniform, forced_order, temperature, forced_places, *rules
+            )
             one_pass = torch.tensor([1, N], device=embedded.device).expand(B, 2)
             return ops.DecodedOrder(order, log_probs, one_pass)
 
@@ -576,7 +609,7 @@ class SoftRankModel(nn.Module):
         weights, packed, *tensors = inputs
         decoded = run(
             weights, packed, self.config.heads, self.config.norm_first, *tensors, uniform, forced_order, temperature,
-            forced_places, draft,
+            forced_places, draft, *rules,
         )  # fmt: skip
         return ops.DecodedOrder(*decoded)
 

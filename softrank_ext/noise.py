@@ -12,6 +12,7 @@ REFERENCE_STREAM = 0  # z_ref, where the reverse process starts
 PICK_STREAM = 1  # the uniforms that `pick` reads the inverse CDF at
 BRIDGE_STREAM = 2  # the Gaussian part of a bridge step
 TRAINING_STREAM = 3  # times drawn in training
+RESAMPLE_STREAM = 4  # which of weighted draws are kept
 
 _FLOAT_DTYPES = (torch.float32, torch.float64)
 

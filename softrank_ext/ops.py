@@ -21,12 +21,16 @@ for _name in ("random_uniform", "random_normal"):
 _library.define(
     "decode_order(Tensor[] weights, Tensor? packed, int heads, bool norm_first, Tensor memory, Tensor tokens, "
     "Tensor start, Tensor places, Tensor head_keys, Tensor head_bias, Tensor mask, Tensor? uniform, "
-    "Tensor? forced_order, float temperature, int? forced_places=None, Tensor? draft=None) "
-    "-> (Tensor order, Tensor log_probs, Tensor work)"
+    "Tensor? forced_order, float temperature, int? forced_places=None, Tensor? draft=None, Tensor? before=None, "
+    "Tensor? allowed=None, Tensor? group=None) -> (Tensor order, Tensor log_probs, Tensor work)"
 )
 _library.define(
     "decode_scores(Tensor scores, Tensor mask, Tensor? uniform, Tensor? forced_order, float temperature, "
-    "int? forced_places=None) -> (Tensor order, Tensor log_probs)"
+    "int? forced_places=None, Tensor? before=None, Tensor? allowed=None, Tensor? group=None) "
+    "-> (Tensor order, Tensor log_probs)"
+)
+_library.define(
+    "allowed_picks(Tensor prefix, Tensor mask, Tensor? before, Tensor? allowed, Tensor? group) -> Tensor"
 )
 _library.define("pack_encoder(Tensor[] weights) -> Tensor")
 _library.define(
@@ -49,6 +53,7 @@ _default_kernels = {
     "random_normal": reference.random_normal,
     "decode_order": reference.decode_order,
     "decode_scores": reference.decode_scores,
+    "allowed_picks": reference.allowed_picks,
     "pack_encoder": reference.pack_weights,
     "encode": reference.encode,
     "pack_decoder": reference.pack_weights,
@@ -201,6 +206,9 @@ def decode_order(
     draft: Tensor | None = None,
     temperature: float = 1.0,
     packed: Tensor | None = None,
+    before: Tensor | None = None,
+    allowed: Tensor | None = None,
+    group: Tensor | None = None,
 ) -> DecodedOrder:
     """Run a cached transformer decoder place by place: score the slots, pick one of those left (paper Algorithm 2).
 
@@ -217,6 +225,7 @@ def decode_order(
     draft (B, N) int64: a guess of the order (real slots first). The kernel checks several of its places in one pass,
     with the same numbers, and keeps the picks up to the first that differs: the result does not depend on the draft.
     temperature: scores are divided by it. packed: `pack_decoder(weights)`, to share the packing between calls.
+    before, allowed, group: constraints, as in `allowed_picks`; each pick is among what they allow.
     Returns order (B, N) int64, real slots as chosen, then padded ones by index; log_probs (B, N) of the picks, 0 at
     padded places; and work (B, 2) int64: decoder passes that the row took part in, and places that it ran in them. The
     last pick of a row has one candidate and log-probability 0. No gradient is recorded.
@@ -237,11 +246,12 @@ def decode_order(
         raise ValueError(f"head_keys and head_bias must have as many rows, got {len(head_keys)} and {len(head_bias)}")
     _check_bool_mask("mask", mask, "memory's slots", memory[..., 0])
     check_choices(uniform, forced_order, forced_places, temperature, mask, memory.dtype)
+    check_forced(forced_order, forced_places, mask, before, allowed, group)
     if draft is not None:
         check_slots(draft, mask, "draft")
     decoded = torch.ops.softrank_ext.decode_order(
         weights, packed, heads, norm_first, memory, tokens, start, places, head_keys, head_bias, mask, uniform,
-        forced_order, temperature, forced_places, draft,
+        forced_order, temperature, forced_places, draft, before, allowed, group,
     )  # fmt: skip
     return DecodedOrder(*decoded)
 
@@ -279,6 +289,9 @@ def decode_scores(
     forced_order: Tensor | None = None,
     forced_places: int | None = None,
     temperature: float = 1.0,
+    before: Tensor | None = None,
+    allowed: Tensor | None = None,
+    group: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`decode_order` for scores (B, place, slot) that do not depend on earlier picks, as those of GPL and PL.
 
@@ -290,7 +303,68 @@ def decode_scores(
         raise ValueError(f"scores must be (B, N, N), place by slot, got {_described(scores)}")
     _check_bool_mask("mask", mask, "scores' slots", scores[:, 0] if N > 0 else scores[..., 0])
     check_choices(uniform, forced_order, forced_places, temperature, mask, scores.dtype)
-    return torch.ops.softrank_ext.decode_scores(scores, mask, uniform, forced_order, temperature, forced_places)
+    check_forced(forced_order, forced_places, mask, before, allowed, group)
+    return torch.ops.softrank_ext.decode_scores(
+        scores, mask, uniform, forced_order, temperature, forced_places, before, allowed, group
+    )
+
+
+def allowed_picks(
+    prefix: Tensor,
+    mask: Tensor,
+    before: Tensor | None = None,
+    allowed: Tensor | None = None,
+    group: Tensor | None = None,
+) -> Tensor:
+    """Which slots may come next under constraints, after each part of a prefix: bool (B, P + 1, N).
+
+    A slot may if some order that begins so keeps every rule. prefix: (B, P) int64, slots picked so far. mask: (B, N)
+    bool, True = real slot. before: (B, N, N) bool, [a, b] = a stands before b; where slots are in groups it must hold
+    for whole groups. allowed: (B, N, N) bool, [slot, place], tightened along `before` and groups. group: (B, N) int64,
+    slots of one number (not -1) stand next to each other. `constraints.rules_of` makes all three, and sees to it that
+    some order keeps them. After a pick that is not allowed nothing is. Raises RuntimeError if the search for a
+    completion, needed where kinds of rules meet, visits more than `reference.MOST_STATES` states in a row.
+    """
+    if prefix.ndim != 2 or prefix.dtype != torch.int64 or prefix.shape[1] > mask.shape[1]:
+        raise ValueError(f"prefix must be (B, up to {mask.shape[1]}) int64, got {_described(prefix)}")
+    _check_bool_mask("mask", mask, "prefix's rows", prefix.new_empty(len(prefix), mask.shape[-1]))
+    if prefix.numel() > 0 and not bool(((prefix >= 0) & (prefix < mask.shape[1])).all()):
+        raise ValueError(f"prefix must hold slots from 0 to {mask.shape[1] - 1}")
+    _check_rules(mask, before, allowed, group)
+    return torch.ops.softrank_ext.allowed_picks(prefix, mask, before, allowed, group)
+
+
+def _check_rules(mask: Tensor, before: Tensor | None, allowed: Tensor | None, group: Tensor | None) -> None:
+    B, N = mask.shape
+    for name, rule, shape, dtype in (
+        ("before", before, (B, N, N), torch.bool),
+        ("allowed", allowed, (B, N, N), torch.bool),
+        ("group", group, (B, N), torch.int64),
+    ):
+        if rule is not None and (rule.shape != shape or rule.dtype != dtype):
+            raise ValueError(f"{name} must be {shape} {str(dtype).removeprefix('torch.')}, got {_described(rule)}")
+
+
+def check_forced(
+    forced_order: Tensor | None,
+    forced_places: int | None,
+    mask: Tensor,
+    before: Tensor | None,
+    allowed: Tensor | None,
+    group: Tensor | None,
+) -> None:
+    """Raise ValueError unless the forced places of `decode_order` keep the constraints."""
+    _check_rules(mask, before, allowed, group)
+    if forced_order is None or (before is None and allowed is None and group is None):
+        return
+    forced = forced_order if forced_places is None else forced_order[:, :forced_places]
+    is_kept = allowed_picks(forced[:, :-1], mask, before, allowed, group).gather(2, forced[..., None])[..., 0]
+    is_broken = ~is_kept & (torch.arange(forced.shape[1], device=mask.device) < mask.sum(1, keepdim=True))
+    if bool(is_broken.any()):
+        row, place = is_broken.nonzero()[0].tolist()
+        raise ValueError(
+            f"forced_order must keep the constraints, row {row} has {int(forced[row, place])} at place {place}"
+        )
 
 
 def pack_decoder(weights: list[Tensor]) -> Tensor:
@@ -422,6 +496,9 @@ def _fake_decode_order(
     temperature: float,
     forced_places: int | None = None,
     draft: Tensor | None = None,
+    before: Tensor | None = None,
+    allowed: Tensor | None = None,
+    group: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     torch._check(memory.ndim == 3, lambda: f"memory must be (B, N, D), got {tuple(memory.shape)}")
     torch._check(tokens.shape == memory.shape, lambda: "tokens must have the shape of memory")
@@ -506,5 +583,15 @@ def _fake_decode_scores(
     forced_order: Tensor | None,
     temperature: float,
     forced_places: int | None = None,
+    before: Tensor | None = None,
+    allowed: Tensor | None = None,
+    group: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     return scores.new_empty(scores.shape[:2], dtype=torch.int64), scores.new_empty(scores.shape[:2])
+
+
+@torch.library.register_fake("softrank_ext::allowed_picks")
+def _fake_allowed_picks(
+    prefix: Tensor, mask: Tensor, before: Tensor | None, allowed: Tensor | None, group: Tensor | None
+) -> Tensor:
+    return mask.new_empty((mask.shape[0], prefix.shape[1] + 1, mask.shape[1]))

@@ -284,6 +284,9 @@ def decode_order(
     temperature: float,
     forced_places: int | None = None,
     draft: Tensor | None = None,
+    before: Tensor | None = None,
+    allowed: Tensor | None = None,
+    group: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the decoder place by place with key and value caches; see `ops.decode_order`. A draft is not made use of."""
     layers = _layers_of(weights)
@@ -309,7 +312,7 @@ def decode_order(
         return _head_scores(F.layer_norm(x[:, 0], (D,), final_norm_weight, final_norm_bias), head_keys, head_bias)
 
     order, log_probs = _pick_each_place(
-        scores_at, mask, memory.dtype, uniform, forced_order, temperature, forced_places
+        scores_at, mask, memory.dtype, uniform, forced_order, temperature, forced_places, before, allowed, group
     )
     passes = (mask.sum(1) - 1).clamp(min=0)
     return order, log_probs, torch.stack((passes, passes), 1)
@@ -333,6 +336,9 @@ def decode_order_uncached(
     temperature: float,
     forced_places: int | None = None,
     draft: Tensor | None = None,
+    before: Tensor | None = None,
+    allowed: Tensor | None = None,
+    group: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`decode_order` without caches: each place re-runs the decoder over the whole prefix, memory keys included."""
     layers = _layers_of(weights)
@@ -350,7 +356,7 @@ def decode_order_uncached(
         return _head_scores(F.layer_norm(x[:, -1], (D,), final_norm_weight, final_norm_bias), head_keys, head_bias)
 
     order, log_probs = _pick_each_place(
-        scores_at, mask, memory.dtype, uniform, forced_order, temperature, forced_places
+        scores_at, mask, memory.dtype, uniform, forced_order, temperature, forced_places, before, allowed, group
     )
     passes = (mask.sum(1) - 1).clamp(min=0)
     return order, log_probs, torch.stack((passes, passes), 1)
@@ -419,6 +425,115 @@ def advance_decoder(
     return states.masked_fill(~mask.any(1)[:, None, None], 0.0)
 
 
+# Sets of placed items that a search for a completion may visit in one row before it gives up with an error.
+MOST_STATES = 200_000
+
+
+class RowConstraints:
+    """What may come next in one row under constraints: the items with which some completion keeps every rule.
+
+    before[a][b]: a stands before b. allowed[item][place]. group[item]: a number, -1 for none. Any may be None. items:
+    the real ones. Whether a completion exists is found by trying: depth first, remembering the answer for each set of
+    placed items, and without going on where the items left cannot be matched to the places left.
+    """
+
+    def __init__(
+        self,
+        before: list[list[bool]] | None,
+        allowed: list[list[bool]] | None,
+        group: list[int] | None,
+        items: list[int],
+    ) -> None:
+        count = len(items)
+        self._items = items
+        self._before = {b: {a for a in items if before is not None and before[a][b]} for b in items}
+        self._places = None
+        if allowed is not None:
+            self._places = {i: [place for place in range(count) if allowed[i][place]] for i in items}
+        self._group = {
+            i: {i} if group is None or group[i] < 0 else {j for j in items if group[j] == group[i]} for i in items
+        }
+        self._known: dict[frozenset[int], bool] = {}
+        self._placed: frozenset[int] = frozenset()
+
+    def next_items(self) -> list[int]:
+        """Items that may be placed next."""
+        return [item for item in self._candidates(self._placed) if self._completes(self._placed | {item})]
+
+    def place(self, item: int) -> None:
+        self._placed |= {item}
+
+    def _candidates(self, placed: frozenset[int]) -> list[int]:
+        """Items that break no rule at the next place, those first whose last allowed place comes first."""
+        is_open = any(group & placed and not group <= placed for group in self._group.values())
+        fitting = [
+            item
+            for item in self._items
+            if item not in placed
+            and self._before[item] <= placed
+            and (self._places is None or len(placed) in self._places[item])
+            and (not is_open or self._group[item] & placed)
+        ]
+        return fitting if self._places is None else sorted(fitting, key=lambda item: (self._places or {})[item][-1])
+
+    def _completes(self, placed: frozenset[int]) -> bool:
+        if len(placed) == len(self._items):
+            return True
+        if placed not in self._known:
+            if len(self._known) >= MOST_STATES:
+                raise RuntimeError(f"constraints are too hard to check: the search passed {MOST_STATES} states")
+            self._known[placed] = self._can_match(placed) and any(
+                self._completes(placed | {item}) for item in self._candidates(placed)
+            )
+        return self._known[placed]
+
+    def _can_match(self, placed: frozenset[int]) -> bool:
+        """Whether each item that is left can have an allowed place of its own."""
+        if self._places is None:
+            return True
+        places = self._places
+        item_at: dict[int, int] = {}
+
+        def seat(item: int, seen: set[int]) -> bool:
+            for place in places[item]:
+                if place >= len(placed) and place not in seen:
+                    seen.add(place)
+                    if place not in item_at or seat(item_at[place], seen):
+                        item_at[place] = item
+                        return True
+            return False
+
+        return all(seat(item, set()) for item in self._items if item not in placed)
+
+
+def row_constraints(
+    mask: Tensor, before: Tensor | None, allowed: Tensor | None, group: Tensor | None
+) -> list[RowConstraints]:
+    """One `RowConstraints` per row of a batch; see `ops.allowed_picks`."""
+    rules = [None if rule is None else rule.tolist() for rule in (before, allowed, group)]
+    return [
+        RowConstraints(*(None if rule is None else rule[row] for rule in rules), mask[row].nonzero()[:, 0].tolist())
+        for row in range(mask.shape[0])
+    ]
+
+
+def allowed_picks(
+    prefix: Tensor, mask: Tensor, before: Tensor | None, allowed: Tensor | None, group: Tensor | None
+) -> Tensor:
+    """Slots that may come next after each part of a prefix (B, P): bool (B, P + 1, N); see `ops.allowed_picks`."""
+    B, P = prefix.shape
+    picks = torch.zeros(B, P + 1, mask.shape[1], dtype=torch.bool)
+    for row, rules in enumerate(row_constraints(mask, before, allowed, group)):
+        for step in range(P + 1):
+            picks[row, step, rules.next_items()] = True
+            if step < P:
+                choice = int(prefix[row, step])
+                if not picks[row, step, choice]:
+                    break
+                rules.place(choice)
+    return picks.to(mask.device)
+
+
 @torch.no_grad()
 def decode_scores(
     scores: Tensor,
@@ -427,11 +542,15 @@ def decode_scores(
     forced_order: Tensor | None,
     temperature: float,
     forced_places: int | None = None,
+    before: Tensor | None = None,
+    allowed: Tensor | None = None,
+    group: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`decode_order` for scores (B, place, slot) that do not depend on earlier picks, as those of GPL and PL."""
     return _pick_each_place(
-        lambda step, _: scores[:, step], mask, scores.dtype, uniform, forced_order, temperature, forced_places
-    )
+        lambda step, _: scores[:, step], mask, scores.dtype, uniform, forced_order, temperature, forced_places, before,
+        allowed, group,
+    )  # fmt: skip
 
 
 def _pick_each_place(
@@ -442,6 +561,9 @@ def _pick_each_place(
     forced_order: Tensor | None,
     temperature: float,
     forced_places: int | None,
+    before: Tensor | None,
+    allowed: Tensor | None,
+    group: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Pick a slot per place; `scores_at(step, last choice)` gives the scores (B, N) of the slots for place `step`.
 
@@ -456,22 +578,31 @@ def _pick_each_place(
     log_probs = torch.zeros(B, N, dtype=dtype, device=mask.device)
     place_of_slot = torch.where(mask, N, N + 1)
     choice = None
+    is_constrained = before is not None or allowed is not None or group is not None
+    rules = row_constraints(mask, before, allowed, group) if is_constrained else []
     forced = 0 if forced_order is None else N if forced_places is None else forced_places
     for step in range(int(count.max()) - 1 if B > 0 else 0):
         scores = scores_at(step, choice)
         if temperature != 1.0:
             scores = scores / temperature
+        candidates = remaining.clone() if is_constrained else remaining
+        for row, row_rules in enumerate(rules):
+            if not is_left_alone[row, step]:
+                candidates[row] = False
+                candidates[row, row_rules.next_items()] = True
         if forced_order is None or step >= forced:
             step_uniform = None if uniform is None else uniform[:, step].contiguous()
-            choice, log_probs[:, step] = torch.ops.softrank_ext.pick(scores, remaining, step_uniform)
+            choice, log_probs[:, step] = torch.ops.softrank_ext.pick(scores, candidates, step_uniform)
         else:
             # A row that is left alone keeps its slot, whatever the forced order has at this place.
             alone = remaining.to(torch.int8).argmax(1)
             choice = torch.where(is_left_alone[:, step], alone, forced_order[:, step])
-            log_prob = scores.masked_fill(~remaining, -torch.inf).log_softmax(1).gather(1, choice[:, None])[:, 0]
+            log_prob = scores.masked_fill(~candidates, -torch.inf).log_softmax(1).gather(1, choice[:, None])[:, 0]
             log_probs[:, step] = log_prob.masked_fill(is_left_alone[:, step], 0.0)
         remaining.scatter_(1, choice[:, None], is_left_alone[:, step : step + 1])
         place_of_slot.scatter_(1, choice[:, None], step)
+        for row, row_rules in enumerate(rules):
+            row_rules.place(int(choice[row]))
     return torch.argsort(place_of_slot, dim=1, stable=True), log_probs
 
 

@@ -9,7 +9,7 @@ lies within that rounding (about 1e-6 in float32, 1e-15 in float64) of the bound
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from softrank_ext import bridge, noise, ops, riffle
+from softrank_ext.constraints import LAWS, Constraining, Rules, rules_of
 from softrank_ext.model import DECODER_HEADS, OnePassModel, PackedWeights, SoftRankModel
 from softrank_ext.permutations import arrange, chamber_margin, compose, ranks_of
 from softrank_ext.search import Beam, beam_decode
@@ -37,6 +38,9 @@ class Samples:
     much every soft rank may move before the order can change. passes (...) int64: decoder passes of all steps. accepted
     (...): the share of the places run in them that was kept; below 1 where drafts were wrong. trajectory: a
     `TrajectoryPoint` per time if recorded, else None; its `save_html` writes a page that plays it.
+    With constraints log_prob is renormalised over what they allow (law "prefix"), or the model's own ("conditioned").
+    effective_size (...), law "conditioned" only: how many equally weighted draws of the instance its weighted ones are
+    worth; log_prob_allowed (...): log of the estimated probability that a draw without constraints keeps them.
     """
 
     order: Tensor
@@ -47,6 +51,8 @@ class Samples:
     passes: Tensor
     accepted: Tensor
     trajectory: Trajectory | None = None
+    effective_size: Tensor | None = None
+    log_prob_allowed: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.order)
@@ -91,7 +97,8 @@ def _map_fields(change: Callable[..., Any], *parts: Samples) -> Samples:
             )
             for points in zip(*(part.trajectory or [] for part in parts), strict=True)
         )
-    names = ("order", "ranks", "soft_ranks", "log_prob", "margin", "passes", "accepted")
+    names = ["order", "ranks", "soft_ranks", "log_prob", "margin", "passes", "accepted"]
+    names += [name for name in ("effective_size", "log_prob_allowed") if getattr(parts[0], name) is not None]
     return Samples(**{name: changed(name) for name in names}, trajectory=trajectory)
 
 
@@ -102,6 +109,10 @@ def sample(
     *,
     mask: Tensor | np.ndarray | None = None,
     first: int | Tensor | np.ndarray | None = None,
+    constraints: Constraining = None,
+    law: str = "prefix",
+    particles: int = 16,
+    reflect_noise: bool = False,
     num_samples: int = 1,
     steps: int | None = None,
     noise_scale: float = 0.5,
@@ -125,6 +136,11 @@ def sample(
     items: (B, N, ...) as the model's embedder takes them, tensor or numpy; or one instance (N, ...) if the embedder
     says its item_ndim. mask: (B, N) or (N,) bool, True = real item, in any pattern; padding's content has no effect.
     first: the item that stands first by decree (a tour's start), a number or (B,): its soft rank stays 0.
+    constraints: rules on the items that every order keeps, `Constraints` for all instances or a list of one per
+    instance. law: "prefix" draws each pick from what they allow, fast; "conditioned" follows the model's law given the
+    constraints, by choosing num_samples of num_samples * particles weighted draws. `constraints` has the details.
+    reflect_noise: noisy soft ranks keep the order pairs too (`bridge.reflect_pairs`), which the model saw no more often
+    than chance in training.
     num_samples: draws per instance. steps: diffusion steps K, at times 1, (K-1)/K, ..., 1/K; by default the model's own
     (`SoftRankConfig.reverse_times`). noise_scale: paper eta.
     reference: "uniform" or "gaussian" soft ranks at time 1. decode: "sample" draws each prediction at the temperature,
@@ -144,16 +160,27 @@ def sample(
     bridge.check_choice("reference", reference, bridge.REFERENCES)
     bridge.check_choice("decode", decode, DECODES)
     bridge.check_choice("carry", carry, bridge.CARRIES)
-    for name, value, least in (("num_samples", num_samples, 1), ("first_sample", first_sample, 0)):
+    for name, value, least in (
+        ("num_samples", num_samples, 1),
+        ("first_sample", first_sample, 0),
+        ("particles", particles, 1),
+    ):
         if not isinstance(value, int) or value < least:
             raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
     _check_beam(decode, beam, beam_kept, compiled and cache)
+    bridge.check_choice("law", law, LAWS)
+    if constraints is None and (law != "prefix" or reflect_noise):
+        raise ValueError("law and reflect_noise are about constraints, got none")
+    if law == "conditioned" and (decode != "sample" or reflect_noise):
+        raise ValueError('law="conditioned" needs decode="sample" and reflect_noise=False: it weighs the model\'s own draws')
     if not 0 < temperature < math.inf:
         raise ValueError(f'temperature must be positive and finite, got {temperature}; or use decode="greedy"')
     if not 0 <= noise_scale < math.inf:
         raise ValueError(f"noise_scale must be at least 0 and finite, got {noise_scale}")
+    if constraints is not None and (isinstance(model, OnePassModel) or beam is not None):
+        raise ValueError('constraints are for diffusions and decode="sample" or "greedy"')
     if isinstance(model, OnePassModel) and (record or beam is not None):
         raise ValueError(f'record=True and decode="beam" are for diffusions, this is a {model.model_type} model')
     if not max_memory > 0:
@@ -171,6 +198,11 @@ def sample(
     B, N = items.shape[:2]
     if first is not None:
         first = _checked_first(first, items, mask)
+    rules = rules_of(constraints, B, N, mask, device=like.device, first=first)
+    is_resampled = law == "conditioned" and rules is not None
+    draws, first_draw = num_samples, first_sample
+    if is_resampled:
+        num_samples, first_sample = num_samples * particles, first_sample * particles
     bytes_per_sample = _bytes_per_sample(model, N) * (1 if beam is None else 2 * beam)
     rows_at_once = max(1, int(max_memory // bytes_per_sample))
     instances_at_once = max(1, rows_at_once // num_samples)
@@ -196,11 +228,15 @@ def sample(
                     parts.append(_one_pass(model, *batch, decode, temperature, seed, bar))
                     continue
                 part = _reverse(
-                    model, *batch, packed_weights, model.config.reverse_times(steps), noise_scale, reference, decode,
-                    temperature, beam, beam_kept, seed, carry, compiled, cache, speculative, record, bar,
+                    model, *batch, None if rules is None else rules.rows(begin + instance), law, reflect_noise,
+                    packed_weights, model.config.reverse_times(steps), noise_scale, reference, decode, temperature,
+                    beam, beam_kept, seed, carry, compiled, cache, speculative, record, bar,
                 )  # fmt: skip
                 parts.append(part)
     samples = _map_fields(lambda *tensors: torch.cat(tensors).unflatten(0, (B, num_samples)), *parts)
+    if is_resampled:
+        numbers = first_draw + torch.arange(B * draws, device=like.device).view(B, draws)
+        samples = _resampled(samples, numbers, seed)
     if is_single:
         samples = samples[0]
     return samples.numpy() if is_numpy else samples
@@ -212,6 +248,9 @@ def _reverse(
     mask: Tensor | None,
     first: Tensor | None,
     samples: Tensor,
+    rules: Rules | None,
+    law: str,
+    reflect_noise: bool,
     packed_weights: PackedWeights | None,
     times: list[float],
     noise_scale: float,
@@ -230,7 +269,8 @@ def _reverse(
 ) -> Samples:
     """The reverse process for a batch: embedded (B, N, D) per item, mask (B, N), first (B,), samples (B,): numbers.
 
-    Every beam_kept rows are hypotheses of one sample; the best of them is returned.
+    Every beam_kept rows are hypotheses of one sample; the best of them is returned. rules: over items,
+    of these rows. With law "conditioned" log_prob_allowed of the samples is the log of their weights.
     """
     config = model.config
     B, N, _ = embedded.shape
@@ -252,10 +292,14 @@ def _reverse(
     path_log_probs[:, 1:] = -torch.inf  # one hypothesis to begin with
     choices = torch.full((B,), N - 1, device=embedded.device) if mask is None else mask.sum(1) - 1
     order: Tensor | None = None
+    log_weights: Tensor | None = None
     work = torch.zeros(B, 2, dtype=torch.int64, device=embedded.device)
     for step, (t, s) in enumerate(pairwise(times)):
         # 2. Read the order off the soft ranks.
         soft_ranks = ops.reflect(z_t)
+        if reflect_noise and rules is not None and rules.before is not None:
+            soft_ranks = bridge.reflect_pairs(soft_ranks, rules.before)
+            z_t = soft_ranks if carry == "reflected" else z_t
         order_t, ranks_t = ops.decode_chamber(soft_ranks, mask)
         # 3. Arrange the embedded items slot by slot, as the network sees them.
         embedded_t = arrange(embedded, order_t)
@@ -267,14 +311,24 @@ def _reverse(
             uniform = None
             if decode == "sample":
                 uniform = noise.uniform(seed, samples, step, N, stream=noise.PICK_STREAM, dtype=dtype)
+            is_ruled = rules is not None and (law == "prefix" or s == 0)
             slots, log_probs, step_work = model.decode_embedded(
                 embedded_t, t, mask_t, uniform=uniform, temperature=temperature if decode == "sample" else 1.0,
                 forced_order=None if first_slot is None else _order_from(first_slot, mask_t, N),
-                forced_places=None if first is None else 1, draft=draft, compiled=compiled, cache=cache,
-                packed_weights=packed_weights,
+                forced_places=None if first is None else 1, draft=draft,
+                rules=rules.in_slots(order_t) if rules is not None and is_ruled else None, compiled=compiled,
+                cache=cache, packed_weights=packed_weights,
             )  # fmt: skip
             if first is not None:
                 log_probs[:, 0] = 0.0  # decreed, not drawn
+            if law == "conditioned" and is_ruled:
+                unruled = model.decode_embedded(
+                    embedded_t, t, mask_t, temperature=temperature, forced_order=slots, draft=slots, compiled=compiled,
+                    cache=cache, packed_weights=packed_weights,
+                ).log_probs  # fmt: skip
+                if first is not None:
+                    unruled[:, 0] = 0.0
+                log_weights, log_probs = (unruled - log_probs).sum(1), unruled
             log_prob = log_probs.sum(1)
         else:
             found = beam_decode(
@@ -312,7 +366,28 @@ def _reverse(
     assert order is not None  # there is at least one step
     margin = chamber_margin(z_clean, mask)
     path = Trajectory(trajectory) if record else None
-    return Samples(order, ranks, z_clean, log_prob, margin, work[:, 0], kept, path)[::beam_kept]
+    drawn = Samples(
+        order, ranks, z_clean, log_prob, margin, work[:, 0], kept, path, log_prob_allowed=log_weights
+    )  # fmt: skip
+    return drawn[::beam_kept]
+
+
+def _resampled(samples: Samples, numbers: Tensor, seed: int) -> Samples:
+    """Draw from samples (B, P) in proportion to their weights; numbers (B, S): of the samples to draw, for noise."""
+    assert samples.log_prob_allowed is not None  # the log-weights, so far
+    log_weights = samples.log_prob_allowed.double()  # (B, P)
+    weights = log_weights.softmax(1)
+    cumulative = weights.cumsum(1)
+    uniform = noise.uniform(seed, numbers.flatten(), 0, 1, stream=noise.RESAMPLE_STREAM, dtype=torch.float64)
+    target = uniform.view_as(numbers) * cumulative[:, -1:]
+    chosen = torch.searchsorted(cumulative, target, right=True).clamp(max=weights.shape[1] - 1)  # (B, S)
+    rows = torch.arange(len(weights), device=weights.device)[:, None]
+    log_mean = log_weights.logsumexp(1) - math.log(weights.shape[1])
+    return replace(
+        _map_fields(lambda field: field[rows, chosen], samples),
+        effective_size=(1 / weights.square().sum(1))[:, None].expand_as(numbers),
+        log_prob_allowed=log_mean[:, None].expand_as(numbers),
+    )
 
 
 def _carry_on(found: Beam, order_t: Tensor, path_log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

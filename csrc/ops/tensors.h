@@ -7,6 +7,7 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <optional>
 #include <type_traits>
 
 namespace softrank {
@@ -31,5 +32,17 @@ template <typename T>
 T* mutable_data_of(const Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
+
+// An optional argument's tensor, contiguous, with a pointer that is null where there is none.
+template <typename T>
+struct OptionalData {
+  std::optional<Tensor> tensor;
+  const T* data;
+
+  explicit OptionalData(const std::optional<Tensor>& given)
+      : tensor(given ? std::optional(torch::stable::contiguous(*given)) : std::nullopt),
+        data(tensor ? data_of<T>(*tensor) : nullptr) {}
+  const T* at(int64_t offset) const { return data == nullptr ? nullptr : data + offset; }
+};
 
 }  // namespace softrank

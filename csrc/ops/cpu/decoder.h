@@ -243,10 +243,10 @@ class TileDecoder {
         if (choices <= 0) continue;
         is_unfinished = true;
         const int64_t length = own.block < choices ? own.block : choices;
-        if (tokens_.count + length > most_tokens && !run_pass()) return PickFailure::score_is_nan;
+        if (tokens_.count + length > most_tokens && !run_pass()) return failure_;
         add_tokens(row, length);
       }
-      if (parts_ > 0 && !run_pass()) return PickFailure::score_is_nan;
+      if (parts_ > 0 && !run_pass()) return failure_;
     }
     for (int64_t row = 0; row < tile_.rows; ++row) take_last(row);
     return PickFailure::none;
@@ -314,7 +314,7 @@ class TileDecoder {
     }
   }
 
-  // Takes the tokens through the layers and picks; false if a score is NaN.
+  // Takes the tokens through the layers and picks; false on a failure.
   bool run_pass() {
     run_layers(shape_, packed_, tokens_, memory_sizes_, cache_, scratch_);
     for (int64_t part = 0; part < parts_; ++part) {
@@ -367,10 +367,17 @@ class TileDecoder {
     }
     const bool is_forced = own.place < tile_.forced_places;
     const int64_t forced = is_forced ? number_of(own, tile_.forced[at]) : 0;
-    const PickFailure failure = row_kernels<T>().pick(
-        scratch_.scores, own.remaining, tile_.uniform == nullptr ? nullptr : tile_.uniform + at,
+    const bool* candidates = own.remaining;
+    if (tile_.constraints != nullptr) {
+      candidates = next_picks(tile_.constraints, row);
+      failure_ = PickFailure::too_many_states;
+      if (candidates == nullptr) return false;
+    }
+    failure_ = row_kernels<T>().pick(
+        scratch_.scores, candidates, tile_.uniform == nullptr ? nullptr : tile_.uniform + at,
         is_forced ? &forced : nullptr, own.count, &own.last, tile_.log_probs + at, scratch_.pick_weights);
-    if (failure != PickFailure::none) return false;
+    if (failure_ != PickFailure::none) return false;
+    if (tile_.constraints != nullptr) add_pick(tile_.constraints, row, own.last);
     own.remaining[own.last] = false;
     tile_.order[at] = own.slots[own.last];
     ++own.place;
@@ -396,6 +403,7 @@ class TileDecoder {
   TokenList tokens_{};
   PassPart pass_[most_tokens];
   int64_t parts_ = 0;
+  PickFailure failure_ = PickFailure::none;
 };
 
 template <typename T>

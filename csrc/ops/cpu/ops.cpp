@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../tensors.h"
+#include "constraints.h"
 #include "cpu_kernels.h"
 
 namespace softrank {
@@ -99,7 +100,8 @@ std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, c
 // Picks place after place from scores (B, place, slot) that do not depend on earlier picks.
 std::tuple<Tensor, Tensor> decode_scores(const Tensor& scores, const Tensor& mask, const std::optional<Tensor>& uniform,
                                          const std::optional<Tensor>& forced_order, double temperature,
-                                         std::optional<int64_t> forced_places) {
+                                         std::optional<int64_t> forced_places, const std::optional<Tensor>& before,
+                                         const std::optional<Tensor>& allowed, const std::optional<Tensor>& group) {
   STD_TORCH_CHECK(scores.dim() == 3, "scores must be (B, N, N), got ", scores.dim(), " dimensions");
   const int64_t rows = scores.size(0), n = scores.size(1);
   const Tensor values = torch::stable::contiguous(scores), real = torch::stable::contiguous(mask);
@@ -108,23 +110,39 @@ std::tuple<Tensor, Tensor> decode_scores(const Tensor& scores, const Tensor& mas
   const Tensor order = torch::stable::new_empty(scores, {rows, n}, ScalarType::Long);
   const Tensor log_probs = torch::stable::new_zeros(scores, {rows, n}, scores.scalar_type());
   const int64_t forced_count = forced_order ? forced_places.value_or(n) : 0;
+  const BatchRules rules(before, allowed, group, n);
   std::atomic<int64_t> nan_row{-1};
+  std::atomic<bool> is_too_hard{false};
   with_number_type(scores, "scores", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const auto kernel = row_kernels<T>().pick;
     torch::stable::parallel_for(0, rows, rows_per_task(8 * n * n), [&](int64_t begin, int64_t end) {
       std::vector<T> weights(pick_scratch_numbers(n)), place_scores(n);
-      const auto remaining = std::make_unique_for_overwrite<bool[]>(n);
+      const auto remaining = std::make_unique_for_overwrite<bool[]>(n), allowed_now = std::make_unique<bool[]>(n);
+      RowConstraints constraints;
       for (int64_t row = begin; row < end; ++row) {
         const bool* is_real = data_of<bool>(real) + row * n;
         int64_t* row_order = mutable_data_of<int64_t>(order) + row * n;
         int64_t count = 0;
         for (int64_t slot = 0; slot < n; ++slot) count += remaining[slot] = is_real[slot];
+        std::vector<int64_t> number(n);  // of a real slot among the real ones
+        if (!rules.is_empty()) {
+          constraints.begin(rules.row(row), is_real, n);
+          for (int64_t slot = 1; slot < n; ++slot) number[slot] = number[slot - 1] + is_real[slot - 1];
+        }
         for (int64_t place = 0; place < count; ++place) {
+          const bool* candidates = remaining.get();
+          if (!rules.is_empty()) {
+            const bool* next = constraints.next();
+            is_too_hard = is_too_hard || next == nullptr;
+            if (next == nullptr) break;
+            for (int64_t slot = 0; slot < n; ++slot) allowed_now[slot] = is_real[slot] && next[number[slot]];
+            candidates = allowed_now.get();
+          }
           const T* from = data_of<T>(values) + (row * n + place) * n;
           for (int64_t slot = 0; slot < n; ++slot) place_scores[slot] = from[slot] / T(temperature);
           const PickFailure failure =
-              kernel(place_scores.data(), remaining.get(), uniform ? data_of<T>(draws) + row * n + place : nullptr,
+              kernel(place_scores.data(), candidates, uniform ? data_of<T>(draws) + row * n + place : nullptr,
                      place < forced_count ? data_of<int64_t>(forced) + row * n + place : nullptr, n, row_order + place,
                      mutable_data_of<T>(log_probs) + row * n + place, weights.data());
           if (failure != PickFailure::none) {
@@ -132,6 +150,7 @@ std::tuple<Tensor, Tensor> decode_scores(const Tensor& scores, const Tensor& mas
             break;
           }
           remaining[row_order[place]] = false;
+          if (!rules.is_empty()) constraints.place(number[row_order[place]]);
         }
         for (int64_t slot = 0, place = count; slot < n; ++slot) {
           if (!is_real[slot]) row_order[place++] = slot;
@@ -139,8 +158,45 @@ std::tuple<Tensor, Tensor> decode_scores(const Tensor& scores, const Tensor& mas
       }
     });
   });
+  STD_TORCH_CHECK(!is_too_hard, RowConstraints::too_hard);
   STD_TORCH_CHECK(nan_row < 0, "scores must not be NaN for a real slot, got NaN in row ", nan_row.load());
   return {order, log_probs};
+}
+
+// Walks along a prefix and says what may come next after each part of it.
+Tensor allowed_picks(const Tensor& prefix, const Tensor& mask, const std::optional<Tensor>& before,
+                     const std::optional<Tensor>& allowed, const std::optional<Tensor>& group) {
+  const int64_t rows = mask.size(0), n = mask.size(1), picks = prefix.size(1);
+  const Tensor prefix_c = torch::stable::contiguous(prefix), real = torch::stable::contiguous(mask);
+  const Tensor out = torch::stable::new_zeros(mask, {rows, picks + 1, n}, ScalarType::Bool);
+  const BatchRules rules(before, allowed, group, n);
+  std::atomic<bool> is_too_hard{false};
+  torch::stable::parallel_for(0, rows, rows_per_task(n * (picks + 1)), [&](int64_t begin, int64_t end) {
+    RowConstraints constraints;
+    for (int64_t row = begin; row < end; ++row) {
+      const bool* is_real = data_of<bool>(real) + row * n;
+      constraints.begin(rules.row(row), is_real, n);
+      for (int64_t step = 0; step <= picks; ++step) {
+        const bool* next = constraints.next();
+        if (next == nullptr) {
+          is_too_hard = true;
+          return;
+        }
+        bool* row_out = mutable_data_of<bool>(out) + (row * (picks + 1) + step) * n;
+        for (int64_t slot = 0, number = 0; slot < n; ++slot) {
+          if (is_real[slot]) row_out[slot] = next[number++];
+        }
+        if (step == picks) break;
+        const int64_t choice = data_of<int64_t>(prefix_c)[row * picks + step];
+        if (!row_out[choice]) break;
+        int64_t number = 0;
+        for (int64_t slot = 0; slot < choice; ++slot) number += is_real[slot];
+        constraints.place(number);
+      }
+    }
+  });
+  STD_TORCH_CHECK(!is_too_hard, RowConstraints::too_hard);
+  return out;
 }
 
 // Both distributions: `kernel_of` takes the kernel out of the table.
@@ -193,6 +249,7 @@ STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CPU, m) {
   m.impl("decode_chamber", TORCH_BOX(&decode_chamber));
   m.impl("pick", TORCH_BOX(&pick));
   m.impl("decode_scores", TORCH_BOX(&decode_scores));
+  m.impl("allowed_picks", TORCH_BOX(&allowed_picks));
   m.impl("random_uniform", TORCH_BOX(&random_uniform));
   m.impl("random_normal", TORCH_BOX(&random_normal));
 }

@@ -6,7 +6,7 @@
 namespace softrank {
 
 // Why a row could not be picked from.
-enum class PickFailure { none, nothing_remains, score_is_nan };
+enum class PickFailure { none, nothing_remains, score_is_nan, too_many_states };
 
 template <typename T>
 struct RowKernels {

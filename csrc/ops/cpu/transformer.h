@@ -21,6 +21,12 @@ struct TransformerShape {
 constexpr int64_t most_tile_rows = 32;
 constexpr int64_t most_tokens = 64;
 
+// The constraints of rows; these two are compiled once for all instruction sets (transformer_ops.cpp).
+class RowConstraints;
+// Which real slots, by number, may be picked next in a row; null if finding out would take too long.
+const bool* next_picks(RowConstraints* rows, int64_t row);
+void add_pick(RowConstraints* rows, int64_t row, int64_t number);
+
 // Functions here have internal linkage: each instruction set's file keeps its own copy, and none runs another's.
 namespace {
 
@@ -144,12 +150,13 @@ struct DecodeTile {
   int64_t forced_places;  // leading places that are forced
   const int64_t* draft;   // (rows, N), or null
   T temperature;
-  int64_t* order;       // (rows, N)
-  T* log_probs;         // (rows, N)
-  int64_t* work;        // (rows, 2): passes and places run
-  int64_t* real_slots;  // (rows, N) scratch
-  int64_t* upcoming;    // (rows, N) scratch
-  bool* remaining;      // (rows, N) scratch
+  int64_t* order;               // (rows, N)
+  T* log_probs;                 // (rows, N)
+  int64_t* work;                // (rows, 2): passes and places run
+  int64_t* real_slots;          // (rows, N) scratch
+  int64_t* upcoming;            // (rows, N) scratch
+  bool* remaining;              // (rows, N) scratch
+  RowConstraints* constraints;  // (rows), begun; or null
 };
 
 // Positions that `advance_tile` appends to the caches of a tile.

@@ -7,9 +7,14 @@
 #include <vector>
 
 #include "../tensors.h"
+#include "constraints.h"
 #include "cpu_kernels.h"
 
 namespace softrank {
+
+const bool* next_picks(RowConstraints* rows, int64_t row) { return rows[row].next(); }
+void add_pick(RowConstraints* rows, int64_t row, int64_t number) { rows[row].place(number); }
+
 namespace {
 
 TransformerShape shape_of(const std::vector<Tensor>& weights, int64_t per_layer, int64_t heads, bool norm_first,
@@ -121,14 +126,13 @@ struct Tiles {
   }
 };
 
-std::tuple<Tensor, Tensor, Tensor> decode_order(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed,
-                                                int64_t heads, bool norm_first, const Tensor& memory,
-                                                const Tensor& tokens, const Tensor& start, const Tensor& places,
-                                                const Tensor& head_keys, const Tensor& head_bias, const Tensor& mask,
-                                                const std::optional<Tensor>& uniform,
-                                                const std::optional<Tensor>& forced_order, double temperature,
-                                                std::optional<int64_t> forced_places,
-                                                const std::optional<Tensor>& draft) {
+std::tuple<Tensor, Tensor, Tensor> decode_order(
+    const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads, bool norm_first,
+    const Tensor& memory, const Tensor& tokens, const Tensor& start, const Tensor& places, const Tensor& head_keys,
+    const Tensor& head_bias, const Tensor& mask, const std::optional<Tensor>& uniform,
+    const std::optional<Tensor>& forced_order, double temperature, std::optional<int64_t> forced_places,
+    const std::optional<Tensor>& draft, const std::optional<Tensor>& before, const std::optional<Tensor>& allowed,
+    const std::optional<Tensor>& group) {
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
   const TransformerShape shape = decoder_shape(weights, heads, norm_first, n);
   const Tensor ready = packed ? *packed : pack_decoder(weights);
@@ -140,6 +144,7 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const std::vector<Tensor>& weigh
   const Tensor forced_c = forced_order ? contiguous(*forced_order) : mask_c;
   const Tensor draft_c = draft ? contiguous(*draft) : mask_c;
   const bool is_head_shared = head_keys.size(0) == 1;
+  const BatchRules rules(before, allowed, group, n);
   const Tensor order = torch::stable::new_empty(memory, {rows, n}, ScalarType::Long);
   const Tensor log_probs = torch::stable::new_empty(memory, {rows, n}, memory.scalar_type());
   const Tensor work = torch::stable::new_empty(memory, {rows, 2}, ScalarType::Long);
@@ -157,6 +162,7 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const std::vector<Tensor>& weigh
       std::unique_ptr<T[]> numbers, cache;
       std::unique_ptr<int64_t[]> real_slots, upcoming;
       std::unique_ptr<bool[]> remaining;
+      std::unique_ptr<RowConstraints[]> constraints;
     };
     tiles.for_each(
         [&] {
@@ -164,7 +170,8 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const std::vector<Tensor>& weigh
                                            std::make_unique_for_overwrite<T[]>(largest * cache_row),
                                            std::make_unique_for_overwrite<int64_t[]>(largest * n),
                                            std::make_unique_for_overwrite<int64_t[]>(largest * n),
-                                           std::make_unique_for_overwrite<bool[]>(largest * n));
+                                           std::make_unique_for_overwrite<bool[]>(largest * n),
+                                           std::make_unique<RowConstraints[]>(rules.is_empty() ? 0 : largest));
         },
         [&](int64_t first, int64_t end, Scratch* scratch) {
           DecodeTile<T> tile{};
@@ -188,11 +195,17 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const std::vector<Tensor>& weigh
           tile.real_slots = scratch->real_slots.get();
           tile.upcoming = scratch->upcoming.get();
           tile.remaining = scratch->remaining.get();
+          tile.constraints = rules.is_empty() ? nullptr : scratch->constraints.get();
+          for (int64_t row = 0; tile.constraints != nullptr && row < tile.rows; ++row) {
+            tile.constraints[row].begin(rules.row(first + row), tile.mask + row * n, n);
+          }
           const PickFailure tile_failure =
               kernels.decode_tile(shape, data_of<T>(ready), tile, scratch->cache.get(), scratch->numbers.get());
           if (tile_failure != PickFailure::none) failure = tile_failure;
         });
   });
+  STD_TORCH_CHECK(failure.load() != PickFailure::too_many_states, RowConstraints::too_hard);
+  STD_TORCH_CHECK(failure.load() != PickFailure::nothing_remains, "constraints must leave an order, they leave none");
   STD_TORCH_CHECK(failure.load() == PickFailure::none,
                   "scores must not be NaN for a real slot: memory, tokens or weights hold NaN or infinities");
   return {order, log_probs, work};
