@@ -24,10 +24,10 @@ ALLOWED: dict[str, set[str] | None] = {
     "distributions": {"ops", "permutations"},
     "bridge": {"ops", "permutations"},
     "riffle": {"permutations"},
-    "model": {"ops", "bridge", "riffle", "distributions", "permutations", "reference"},
+    "model": {"ops", "bridge", "riffle", "constraints", "distributions", "permutations", "reference"},
     "incremental": {"ops", "model", "permutations", "reference"},
     "search": {"model", "incremental"},
-    "constraints": {"permutations", "_libraries", "_C"},
+    "constraints": {"ops", "permutations"},
     "trajectory": {"bridge", "permutations"},
     "sampler": {
         "ops", "bridge", "riffle", "model", "noise", "constraints", "permutations", "search", "trajectory",

@@ -6,6 +6,7 @@ from softrank_ext._libraries import build_info, installed_version, load_librarie
 load_libraries()
 
 from softrank_ext import baselines, bridge, checkpoint, distributions, metrics, noise, permutations  # noqa: E402
+from softrank_ext.constraints import Constraints  # noqa: E402
 from softrank_ext.incremental import IncrementalDecoder  # noqa: E402
 from softrank_ext.model import EMBEDDERS, PRESETS, SoftRankConfig, SoftRankModel  # noqa: E402
 from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
@@ -18,6 +19,7 @@ checkpoint.MODEL_TYPES.update(baselines.MODEL_TYPES)
 __version__ = installed_version()
 __all__ = [
     "PRESETS",
+    "Constraints",
     "IncrementalDecoder",
     "Samples",
     "SoftRankConfig",

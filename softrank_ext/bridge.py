@@ -131,7 +131,9 @@ def reflect_pairs(soft_ranks: Tensor, before: Tensor) -> Tensor:
     row, a, b = before.nonzero().unbind(1)
     counts = before.sum((1, 2))  # (B,)
     number = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]  # of a pair in its row
-    pairs = torch.zeros(2, len(before), int(counts.max()) if len(before) > 0 else 0, dtype=torch.int64, device=row.device)
+    pairs = torch.zeros(
+        2, len(before), int(counts.max()) if len(before) > 0 else 0, dtype=torch.int64, device=row.device
+    )
     pairs[0, row, number], pairs[1, row, number] = a, b  # (2, B, pairs); 0 and 0 in rows that have fewer
     z = soft_ranks.clone()
     is_done = False

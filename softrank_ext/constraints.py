@@ -9,10 +9,10 @@ A pick is allowed only if some completion keeps every rule, so decoding never me
   Windows are tightened along the pairs, then counting deadlines is exact (Lageweg, Lawler).
 - forbidden places without pairs or groups: one perfect matching of items and places is kept; alternating paths from the
   item matched to the next place reach exactly the items that may stand there.
-- pairs together with forbidden places in between, and groups together with pins or forbidden places: no polynomial test
-  is known (these are strongly NP-hard in general). The tests above cut a depth-first search that remembers which sets
-  of placed items can be completed. It is exact; after `reference.MOST_STATES` sets per row and call it raises
-  RuntimeError rather than guess.
+- pairs together with forbidden places inside a window, and groups together with pins or forbidden places (which is
+  bin packing): we know no polynomial test. The tests above cut a depth-first search that remembers which sets of placed
+  items can be completed. It is exact; after `reference.MOST_STATES` sets per row and call it raises RuntimeError rather
+  than guess.
 
 Two laws (`sample`'s argument `law`):
 - "prefix": every prediction of the reverse process is drawn place by place from the model's softmax over the allowed
@@ -21,12 +21,14 @@ Two laws (`sample`'s argument `law`):
 - "conditioned": the law of the final order of the whole unconstrained process, given that this order keeps the
   constraints. Only the last prediction is drawn as in "prefix"; a draw's weight is the product over its places of the
   model's probability of the allowed items. Of `particles` such draws per sample asked for, samples are drawn in
-  proportion to their weights. This is exact as the number of draws grows; the effective sample size tells how far it is.
+  proportion to their weights. That is exact in the limit of many draws; the effective sample size tells how many equal
+  draws the weighted ones are worth. Earlier predictions are not constrained: what is conditioned on is the final order.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,7 +146,9 @@ def rules_of(
     else:
         per_row = list(constraints)
         if len(per_row) != B or not all(row is None or isinstance(row, Constraints) for row in per_row):
-            raise ValueError(f"constraints must be Constraints, or a list of {B} (None for no rules), got {constraints!r}")
+            raise ValueError(
+                f"constraints must be Constraints, or a list of {B} (None for no rules), got {constraints!r}"
+            )
     reals = [tuple(range(N))] * B if mask is None else [tuple(row.nonzero()[:, 0].tolist()) for row in mask.cpu()]
     firsts = [None] * B if first is None else first.tolist()
     made: dict[tuple, tuple] = {}
@@ -155,10 +159,12 @@ def rules_of(
             try:
                 made[keys[-1]] = _arrays_of(own or Constraints(), real, N, pinned)
             except ValueError as error:
-                raise ValueError(str(error) if isinstance(constraints, Constraints) else f"row {row}: {error}") from error
+                raise ValueError(
+                    str(error) if isinstance(constraints, Constraints) else f"row {row}: {error}"
+                ) from error
     numbers = {key: number for number, key in enumerate(made)}
     index = torch.tensor([numbers[key] for key in keys], dtype=torch.int64)
-    tensors = []
+    tensors: list[Tensor | None] = []
     for kind, absent in enumerate((np.zeros((N, N), bool), np.ones((N, N), bool), np.full(N, -1))):
         arrays = [arrays[kind] for arrays in made.values()]
         if all(array is None for array in arrays):
@@ -167,6 +173,15 @@ def rules_of(
         distinct = torch.from_numpy(np.stack([absent if array is None else array for array in arrays])).to(device)
         tensors.append(distinct.expand(B, *distinct.shape[1:]) if len(arrays) == 1 else distinct[index.to(device)])
     return None if all(tensor is None for tensor in tensors) else Rules(*tensors)
+
+
+class _Row(NamedTuple):
+    """The constraints of one row, items checked, places counted from the start, groups of two and more."""
+
+    before: list[tuple[int, int]]
+    pins: dict[int, int]
+    forbidden: list[tuple[int, int]]
+    together: list[tuple[int, ...]]
 
 
 class _Contradiction(NamedTuple):
@@ -180,16 +195,17 @@ def _arrays_of(
     constraints: Constraints, real: tuple[int, ...], N: int, first: int | None
 ) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
     """The rules of one row as arrays (see `Rules`), None where there are none."""
-    named = _with_places(constraints, real, N)
+    named = _row_of(constraints, real, N)
     if first is not None:
         if named.pins.get(first, 0) != 0:
             raise ValueError(f"item {first} is first, and pinned to place {named.pins[first]}")
-        named = replace(named, pins={**named.pins, first: 0})
+        named.pins[first] = 0
     _check_pins(named)
     before, group = _pair_matrix(named, N), _group_numbers(named, N)
     cycle = _cycle_of(before, real)
     if cycle is not None:
-        groups = [f"; items {_listed(g)} stay together" for g in named.together if set(g) & set(cycle)]
+        is_widened = any(pair not in named.before for pair in pairwise(cycle))
+        groups = [f"; items {_listed(g)} stay together" for g in named.together if is_widened and set(g) & set(cycle)]
         raise ValueError(f"constraints contradict each other: {' before '.join(map(str, cycle))}{''.join(groups)}")
     allowed = _tightened(named, before, real, N)
     contradiction = _contradiction(before, allowed, group, real)
@@ -198,8 +214,7 @@ def _arrays_of(
     return before if before.any() else None, allowed, group if (group >= 0).any() else None
 
 
-def _with_places(constraints: Constraints, real: tuple[int, ...], N: int) -> Constraints:
-    """The constraints with items checked and places counted from the start."""
+def _row_of(constraints: Constraints, real: tuple[int, ...], N: int) -> _Row:
     known, count = set(real), len(real)
 
     def item(value: int) -> int:
@@ -213,20 +228,21 @@ def _with_places(constraints: Constraints, real: tuple[int, ...], N: int) -> Con
             raise ValueError(f"constraints must name places from {-count} to {count - 1}, got {value}")
         return value % count
 
-    together = tuple(tuple(dict.fromkeys(map(item, group))) for group in constraints.together)
+    before, forbidden = _pairs("before", _as_pairs(constraints.before)), _pairs("forbidden", constraints.forbidden)
+    together = [tuple(dict.fromkeys(map(item, group))) for group in constraints.together]
     members = [member for group in together for member in group]
     for member in members:
         if members.count(member) > 1:
             raise ValueError(f"together must be disjoint groups, item {member} is in two")
-    return Constraints(
-        before=[(item(a), item(b)) for a, b in constraints.before],
-        pins={item(i): place(at) for i, at in constraints.pins.items()},
-        forbidden=[(item(i), place(at)) for i, at in constraints.forbidden],
-        together=[group for group in together if len(group) > 1],
+    return _Row(
+        [(item(a), item(b)) for a, b in before],
+        {item(i): place(at) for i, at in constraints.pins.items()},
+        [(item(i), place(at)) for i, at in forbidden],
+        [group for group in together if len(group) > 1],
     )
 
 
-def _check_pins(constraints: Constraints) -> None:
+def _check_pins(constraints: _Row) -> None:
     pinned: dict[int, int] = {}
     for item, place in constraints.pins.items():
         if place in pinned:
@@ -240,7 +256,7 @@ def _check_pins(constraints: Constraints) -> None:
             )
 
 
-def _pair_matrix(constraints: Constraints, N: int) -> np.ndarray:
+def _pair_matrix(constraints: _Row, N: int) -> np.ndarray:
     """before[a, b] for the pairs, each widened to the whole groups of a and b (unless they share one)."""
     block = {item: group for group in constraints.together for item in group}
     before = np.zeros((N, N), dtype=bool)
@@ -252,7 +268,7 @@ def _pair_matrix(constraints: Constraints, N: int) -> np.ndarray:
     return before
 
 
-def _group_numbers(constraints: Constraints, N: int) -> np.ndarray:
+def _group_numbers(constraints: _Row, N: int) -> np.ndarray:
     group = np.full(N, -1, dtype=np.int64)
     for number, members in enumerate(constraints.together):
         group[list(members)] = number
@@ -276,7 +292,7 @@ def _cycle_of(before: np.ndarray, real: tuple[int, ...]) -> list[int] | None:
             return path[path.index(path[-1]) :][::-1]
 
 
-def _tightened(constraints: Constraints, before: np.ndarray, real: tuple[int, ...], N: int) -> np.ndarray | None:
+def _tightened(constraints: _Row, before: np.ndarray, real: tuple[int, ...], N: int) -> np.ndarray | None:
     """allowed[item, place] by pins and forbidden places, cut to windows that pairs and groups leave; None if all."""
     if not constraints.pins and not constraints.forbidden:
         return None
@@ -353,14 +369,14 @@ def _hall_violator(allowed: np.ndarray, real: tuple[int, ...]) -> list[int] | No
     return None
 
 
-def _described(contradiction: _Contradiction, constraints: Constraints, real: tuple[int, ...], N: int) -> str:
+def _described(contradiction: _Contradiction, constraints: _Row, real: tuple[int, ...], N: int) -> str:
     parts = []
     if contradiction.items is not None:
         items, places = contradiction.items, contradiction.places or []
         left = f"only place{'s' * (len(places) > 1)} {_listed(places)}" if places else "no place"
         parts.append(
             f"item{'s' * (len(items) > 1)} {_listed(items)} {'have' if len(items) > 1 else 'has'} {left} left"
-            + (f" ({len(items)} items, {len(places)} places)" if len(items) > 1 else "")
+            + (f" ({len(items)} items for {len(places)})" if len(items) > 1 else "")
         )
     if constraints.before or constraints.together or contradiction.items is None:
         core = _smallest_contradiction(constraints, real, N)
@@ -375,26 +391,26 @@ def _described(contradiction: _Contradiction, constraints: Constraints, real: tu
     return "; ".join(parts)
 
 
-def _smallest_contradiction(constraints: Constraints, real: tuple[int, ...], N: int) -> Constraints:
+def _smallest_contradiction(constraints: _Row, real: tuple[int, ...], N: int) -> _Row:
     """A part of contradictory constraints of which no rule can be dropped; an item's forbidden places count as one."""
     kept = constraints
 
-    def contradicts(fewer: Constraints) -> bool:
+    def contradicts(fewer: _Row) -> bool:
         before = _pair_matrix(fewer, N)
         allowed = _tightened(fewer, before, real, N)
         return _contradiction(before, allowed, _group_numbers(fewer, N), real) is not None
 
     for pair in constraints.before:
-        fewer = replace(kept, before=[other for other in kept.before if other != pair])
+        fewer = kept._replace(before=[other for other in kept.before if other != pair])
         kept = fewer if contradicts(fewer) else kept
     for group in constraints.together:
-        fewer = replace(kept, together=[other for other in kept.together if other != group])
+        fewer = kept._replace(together=[other for other in kept.together if other != group])
         kept = fewer if contradicts(fewer) else kept
     for pinned in constraints.pins:
-        fewer = replace(kept, pins={item: place for item, place in kept.pins.items() if item != pinned})
+        fewer = kept._replace(pins={item: place for item, place in kept.pins.items() if item != pinned})
         kept = fewer if contradicts(fewer) else kept
     for banned in {item for item, _ in constraints.forbidden}:
-        fewer = replace(kept, forbidden=[pair for pair in kept.forbidden if pair[0] != banned])
+        fewer = kept._replace(forbidden=[pair for pair in kept.forbidden if pair[0] != banned])
         kept = fewer if contradicts(fewer) else kept
     return kept
 

@@ -504,7 +504,7 @@ class SoftRankModel(nn.Module):
         if not torch.compiler.is_compiling():
             check_slots(order, mask)
         scores = self.scores(embedded, t, order, mask)
-        rules = rules_of(constraints, *order.shape, mask, device=order.device)
+        rules = rules_of(constraints, order.shape[0], order.shape[1], mask, device=order.device)
         if rules is None:
             per_place = stagewise_log_probs(scores, order, mask)
         else:
@@ -542,8 +542,8 @@ class SoftRankModel(nn.Module):
         (B, N) int64, scored instead of choosing, or only its first forced_places. draft: (B, N) int64, a guess of the
         order that saves time where it is right and changes nothing else. constraints: on slots, `Constraints` for all
         rows or a list of one per row; every pick is drawn from what they allow. compiled=False runs plain torch,
-        cache=False plain torch without caches. packed_weights: `self.packed_weights()`, to share it between calls. Work and more
-        on the arguments: `ops.decode_order`. No gradient is recorded.
+        cache=False plain torch without caches. packed_weights: `self.packed_weights()`, to share it between calls. Work
+        and more on the arguments: `ops.decode_order`. No gradient is recorded.
         """
         embedded = self._embedded(items, mask, is_embedded)
         B, N, _ = embedded.shape

@@ -29,9 +29,7 @@ _library.define(
     "int? forced_places=None, Tensor? before=None, Tensor? allowed=None, Tensor? group=None) "
     "-> (Tensor order, Tensor log_probs)"
 )
-_library.define(
-    "allowed_picks(Tensor prefix, Tensor mask, Tensor? before, Tensor? allowed, Tensor? group) -> Tensor"
-)
+_library.define("allowed_picks(Tensor prefix, Tensor mask, Tensor? before, Tensor? allowed, Tensor? group) -> Tensor")
 _library.define("pack_encoder(Tensor[] weights) -> Tensor")
 _library.define(
     "encode(Tensor[] weights, Tensor? packed, int heads, bool norm_first, Tensor x, Tensor mask) -> Tensor memory"

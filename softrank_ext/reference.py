@@ -510,9 +510,10 @@ def row_constraints(
     mask: Tensor, before: Tensor | None, allowed: Tensor | None, group: Tensor | None
 ) -> list[RowConstraints]:
     """One `RowConstraints` per row of a batch; see `ops.allowed_picks`."""
-    rules = [None if rule is None else rule.tolist() for rule in (before, allowed, group)]
+    absent = [None] * mask.shape[0]
+    pairs, places, groups = (absent if rule is None else rule.tolist() for rule in (before, allowed, group))
     return [
-        RowConstraints(*(None if rule is None else rule[row] for rule in rules), mask[row].nonzero()[:, 0].tolist())
+        RowConstraints(pairs[row], places[row], groups[row], mask[row].nonzero()[:, 0].tolist())
         for row in range(mask.shape[0])
     ]
 

@@ -174,7 +174,9 @@ def sample(
     if constraints is None and (law != "prefix" or reflect_noise):
         raise ValueError("law and reflect_noise are about constraints, got none")
     if law == "conditioned" and (decode != "sample" or reflect_noise):
-        raise ValueError('law="conditioned" needs decode="sample" and reflect_noise=False: it weighs the model\'s own draws')
+        raise ValueError(
+            'law="conditioned" needs decode="sample" and reflect_noise=False: it weighs the model\'s own draws'
+        )
     if not 0 < temperature < math.inf:
         raise ValueError(f'temperature must be positive and finite, got {temperature}; or use decode="greedy"')
     if not 0 <= noise_scale < math.inf:
