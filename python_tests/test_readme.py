@@ -11,7 +11,7 @@ MAIN_COMMAND = " && ".join(
     (
         "python3 -m venv .venv",
         '.venv/bin/pip install torch==2.13.0 ".[plots]"',
-        ".venv/bin/softrank walk --output walk.png",
+        ".venv/bin/softrank demo",
     )
 )
 TEST_COMMAND = (

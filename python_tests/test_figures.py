@@ -1,0 +1,72 @@
+"""bench/figures.py and bench/readme.py on tiny models and made-up data: they run, and draw what was measured."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import synthetic_data
+import torch
+
+from softrank_ext import SoftRankConfig, SoftRankModel, checkpoint
+
+BENCH = Path(__file__).parents[1] / "bench"
+pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench folder")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights")
+    torch.manual_seed(0)
+    for name, embedder in (
+        ("sorting", {"kind": "light-number-cnn"}),
+        ("jigsaw-3x3", {"kind": "patch-cnn", "side": 10}),
+    ):
+        config = SoftRankConfig(
+            d_model=16, feed_forward=24, heads=2, encoder_layers=1, decoder_layers=1, embedder=embedder
+        )
+        SoftRankModel(config).save_pretrained(folder / name)
+    return folder
+
+
+def test_figures_are_measured_and_drawn(weights, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    data = tmp_path / "data"
+    synthetic_data.write_mnist(data)
+    synthetic_data.write_cifar10(data, per_file=12)
+    monkeypatch.setenv("SOFTRANK_DATA", str(data))
+    results = tmp_path / "results"
+    results.mkdir()
+    options = ["--measure", "--count", "12", "--sizes", "9", "15", "--weights", str(weights), "--results", str(results)]
+    command = [sys.executable, str(BENCH / "figures.py"), *options, "--threads", "1"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert run.returncode == 0, run.stderr
+    measured = json.loads((results / "figures.json").read_text())
+    assert [(row["items"], row["lists"]) for row in measured["sorting"]] == [(9, 12), (15, 12)]
+    jigsaw = measured["jigsaws"]["jigsaw-3x3"]
+    assert sum(jigsaw["displacement"]) == 12 * 9 and [row["steps"] for row in jigsaw["speed"]] == [1, 2, 3, 5, 10]
+    assert all(speed > 0 for row in jigsaw["speed"] for speed in row["samples_per_second"].values())
+    drawn = {path.name for path in results.glob("*.png")}
+    assert drawn == {
+        "sorting-9.png", "sorting-32.png", "jigsaw-9.png", "there_and_back.png", "accuracy_over_n.png",
+        "jigsaw_errors.png", "accuracy_and_speed.png",
+    }  # fmt: skip
+    assert "left out: what needs measurements of jigsaw-4x4" in run.stdout
+
+
+def test_readme_gets_the_output_of_the_demo(weights, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.syspath_prepend(str(BENCH))
+    readme = importlib.import_module("readme")
+    monkeypatch.setattr(checkpoint, "BUNDLED", tmp_path / "nowhere")
+    assert readme.section(tmp_path) == "No model is bundled yet."
+    monkeypatch.setattr(checkpoint, "BUNDLED", weights)
+    text = readme.section(tmp_path)
+    assert text.startswith("```text\n$ softrank demo\ntask ") and "Left out: tsp" in text and "outputs/demo" in text
+    assert {path.name for path in tmp_path.glob("*.png")} == {"sorting-9.png", "jigsaw-9.png"}
+    old = f"a\n{readme.BEGIN}\nold\n{readme.END}\nb\n"
+    assert readme.with_section(old, "new") == f"a\n{readme.BEGIN}\nnew\n{readme.END}\nb\n"
+    with pytest.raises(SystemExit, match="must have the marks"):
+        readme.with_section("no marks", "new")
