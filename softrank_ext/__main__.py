@@ -239,6 +239,7 @@ def _evaluate(name: str) -> Callable[[Sequence[str]], Any]:
                 ("temperature", option(float, "Of sampled picks."), 1.0),
                 ("beam", option(int, "Width of the beam of --decode beam."), 16),
                 ("beam_kept", option(int, "Hypotheses that a beam carries from step to step."), 1),
+                ("beam_returned", option(int, "Hypotheses of which the best counts, as of draws."), 1),
                 ("best_of", option(tuple[int, ...], "Draws per instance, the best of which counts."), (1,)),
                 ("best_by", option(str, "The best draw has the lowest of this metric, or the highest log_prob."),
                  "length" if name == "tsp" else "log_prob"),
@@ -283,6 +284,7 @@ def _run_evaluate(options: Any, command: str) -> int:
                     noise_scale=noise_scale, reference=reference, decode=decode, temperature=options.temperature,
                     beam=options.beam if decode == "beam" else None,
                     beam_kept=options.beam_kept if decode == "beam" else 1,
+                    beam_returned=options.beam_returned if decode == "beam" else 1,
                     best_of=best_of, best_by=options.best_by, symmetries=symmetries, seed=options.seed,
                 )
             )  # fmt: skip

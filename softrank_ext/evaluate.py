@@ -32,6 +32,7 @@ def evaluate(
     temperature: float = 1.0,
     beam: int | None = None,
     beam_kept: int = 1,
+    beam_returned: int = 1,
     best_of: int = 1,
     best_by: str = "log_prob",
     symmetries: int = 1,
@@ -40,10 +41,10 @@ def evaluate(
     """One row of a table: the settings, the mean of each of the task's metrics, and its standard error.
 
     count: held-out instances, in batches of batch_size. steps, noise_scale, reference, decode, temperature, beam,
-    beam_kept: as in `sample`. best_of: draws per instance, of which the best counts: the one with the lowest metric
-    `best_by`, or the highest log_prob. symmetries: 8 to draw so many for each turned and mirrored copy of an instance
-    (of a task that has them, `tasks.tsp.TSP`) and count the best of all. seed: of the instances and of the draws.
-    Under torchrun, processes share the batches and all get the same row.
+    beam_kept, beam_returned: as in `sample`. best_of: draws per instance, of which the best counts: the one with the
+    lowest metric `best_by`, or the highest log_prob. symmetries: 8 to draw so many for each turned and mirrored copy of
+    an instance (of a task that has them, `tasks.tsp.TSP`) and count the best of all. seed: of the instances and of the
+    draws. Under torchrun, processes share the batches and all get the same row.
 
     Returns the settings by name, "instances", "seconds" and "metrics": name -> {"mean", "standard_error"}.
     """
@@ -79,6 +80,7 @@ def evaluate(
                 temperature=temperature,
                 beam=beam,
                 beam_kept=beam_kept,
+                beam_returned=beam_returned,
                 seed=seed,
                 first_sample=first_instance * symmetries * best_of,
             )
@@ -94,6 +96,7 @@ def evaluate(
         "temperature": temperature,
         "beam": beam,
         "beam_kept": beam_kept,
+        "beam_returned": beam_returned,
         "best_of": best_of,
         "best_by": best_by,
         "symmetries": symmetries,

@@ -121,6 +121,7 @@ def sample(
     temperature: float = 1.0,
     beam: int | None = None,
     beam_kept: int = 1,
+    beam_returned: int = 1,
     seed: int = 0,
     first_sample: int = 0,
     carry: str = "exact",
@@ -147,7 +148,8 @@ def sample(
     "greedy" takes the highest score at each place (the soft ranks' noise stays random), "beam" the most likely order
     that a beam of width `beam` finds (`search.beam_decode`). beam_kept: how many hypotheses go on from one diffusion
     step to the next, under the same noise; they share the beam, are ranked by the summed log-probability of their
-    predictions, and those with the same order are merged; the first is returned. carry: see
+    predictions, and those with the same order are merged. beam_returned: how many of them count as draws in the
+    result, the most likely first. carry: see
     `bridge.reverse_step`. compiled=False and cache=False: see `SoftRankModel.decode`. speculative: the order predicted
     at one step is the draft of the next, which saves time and changes no sample.
     seed: any 64-bit integer. Draw j of instance b is sample number `first_sample + b * num_samples + j`; the same seed
@@ -169,7 +171,7 @@ def sample(
             raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
-    _check_beam(decode, beam, beam_kept, compiled and cache)
+    _check_beam(decode, beam, beam_kept, beam_returned, compiled and cache)
     bridge.check_choice("law", law, LAWS)
     if constraints is None and (law != "prefix" or reflect_noise):
         raise ValueError("law and reflect_noise are about constraints, got none")
@@ -232,10 +234,10 @@ def sample(
                 part = _reverse(
                     model, *batch, None if rules is None else rules.rows(begin + instance), law, reflect_noise,
                     packed_weights, model.config.reverse_times(steps), noise_scale, reference, decode, temperature,
-                    beam, beam_kept, seed, carry, compiled, cache, speculative, record, bar,
+                    beam, beam_kept, beam_returned, seed, carry, compiled, cache, speculative, record, bar,
                 )  # fmt: skip
                 parts.append(part)
-    samples = _map_fields(lambda *tensors: torch.cat(tensors).unflatten(0, (B, num_samples)), *parts)
+    samples = _map_fields(lambda *tensors: torch.cat(tensors).unflatten(0, (B, num_samples * beam_returned)), *parts)
     if is_resampled:
         numbers = first_draw + torch.arange(B * draws, device=like.device).view(B, draws)
         samples = _resampled(samples, numbers, seed)
@@ -261,6 +263,7 @@ def _reverse(
     temperature: float,
     beam: int | None,
     beam_kept: int,
+    beam_returned: int,
     seed: int,
     carry: str,
     compiled: bool,
@@ -271,7 +274,7 @@ def _reverse(
 ) -> Samples:
     """The reverse process for a batch: embedded (B, N, D) per item, mask (B, N), first (B,), samples (B,): numbers.
 
-    Every beam_kept rows are hypotheses of one sample; the best of them is returned. rules: over items,
+    Every beam_kept rows are hypotheses of one sample; the first beam_returned of them are returned. rules: over items,
     of these rows. With law "conditioned" log_prob_allowed of the samples is the log of their weights.
     """
     config = model.config
@@ -313,7 +316,8 @@ def _reverse(
             uniform = None
             if decode == "sample":
                 uniform = noise.uniform(seed, samples, step, N, stream=noise.PICK_STREAM, dtype=dtype)
-            is_ruled = rules is not None and (law == "prefix" or s == 0)
+            # Rules are for clean orders; those of the time before may break them.
+            is_ruled = rules is not None and (s == 0 or (law == "prefix" and config.target == "clean"))
             slots, log_probs, step_work = model.decode_embedded(
                 embedded_t, t, mask_t, uniform=uniform, temperature=temperature if decode == "sample" else 1.0,
                 forced_order=None if first_slot is None else _order_from(first_slot, mask_t, N),
@@ -371,7 +375,7 @@ def _reverse(
     drawn = Samples(
         order, ranks, z_clean, log_prob, margin, work[:, 0], kept, path, log_prob_allowed=log_weights
     )  # fmt: skip
-    return drawn[::beam_kept]
+    return drawn[torch.arange(B, device=embedded.device) % beam_kept < beam_returned]
 
 
 def _resampled(samples: Samples, numbers: Tensor, seed: int) -> Samples:
@@ -475,13 +479,15 @@ def _bytes_per_sample(model: SoftRankModel | OnePassModel, N: int) -> int:
     return element_size * tokens * (per_token + (tokens if config.head == "gpl" else 0))
 
 
-def _check_beam(decode: str, beam: int | None, beam_kept: int, is_compiled: bool) -> None:
+def _check_beam(decode: str, beam: int | None, beam_kept: int, beam_returned: int, is_compiled: bool) -> None:
     if (decode == "beam") != (beam is not None):
         raise ValueError(f'beam must be given with decode="beam" and only then, got {beam} with decode="{decode}"')
     if beam is not None and (not isinstance(beam, int) or beam < 1):
         raise ValueError(f"beam must be an integer of at least 1, got {beam!r}")
     if not isinstance(beam_kept, int) or not 1 <= beam_kept <= (beam or 1):
         raise ValueError(f"beam_kept must be an integer from 1 to beam = {beam}, got {beam_kept!r}")
+    if not isinstance(beam_returned, int) or not 1 <= beam_returned <= beam_kept:
+        raise ValueError(f"beam_returned must be an integer from 1 to beam_kept = {beam_kept}, got {beam_returned!r}")
     if beam is not None and not is_compiled:
         raise ValueError('decode="beam" needs compiled=True and cache=True: it runs on the cached decoder')
 
