@@ -19,18 +19,19 @@ class NumberCNN(nn.Module):
     """Four-digit images (B, N, 1, 28, 112), by the CNN of the published experiments: 44 million multiply-adds an image.
 
     Two convolutions with batch norm and max-pooling, one linear layer. The batch norm sees all B N images together,
-    padding included.
+    padding included; batch_norm=False leaves it out, as the published sorting networks' CNN does.
     """
 
     item_ndim = 3
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, d_model: int, batch_norm: bool = True) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, 32, 5, padding=2), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(64 * 7 * 28, d_model),
-        )  # fmt: skip
+        layers: list[nn.Module] = []
+        for channels_in, channels in ((1, 32), (32, 64)):
+            layers.append(nn.Conv2d(channels_in, channels, 5, padding=2))
+            layers += [nn.BatchNorm2d(channels)] if batch_norm else []
+            layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        self.layers = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 7 * 28, d_model))
 
     def forward(self, items: Tensor) -> Tensor:
         images = _images(items, (1, 28, 112), next(self.parameters()))
