@@ -189,6 +189,30 @@ def make_embedder(d_model: int, embedder: Mapping[str, object]) -> nn.Module:
         raise ValueError(f"embedder of kind {kind!r} does not take {arguments}: {error}") from error
 
 
+def embedder_of(config: Any, embedder: nn.Module | None) -> nn.Module:
+    """The embedder that a model's config names, or the module given; raises ValueError unless it is one of the two."""
+    if embedder is not None:
+        if config.embedder is not None:
+            raise ValueError("embedder must be left out where config.embedder names one, got both")
+        return embedder
+    if config.embedder is None:
+        raise ValueError("embedder must be a module, or config.embedder must name one, got neither")
+    return make_embedder(config.d_model, config.embedder)
+
+
+def embed_items(embedder: nn.Module, items: Tensor, mask: Tensor | None, d_model: int, dtype: torch.dtype) -> Tensor:
+    """Item embeddings (B, N, D) of items (B, N, ...), floats cast to dtype, padding zeroed before and after."""
+    if items.is_floating_point():
+        items = items.to(dtype)
+    if mask is not None:
+        items = items.masked_fill(~mask.reshape(mask.shape + (1,) * (items.ndim - 2)), 0)
+    embedded = embedder(items)
+    wanted = (*items.shape[:2], d_model)
+    if embedded.shape != wanted:
+        raise ValueError(f"the embedder must return {wanted}, got {tuple(embedded.shape)}")
+    return _zero_padding(embedded, mask)
+
+
 def sine_cosine(length: int, d_model: int, like: Tensor) -> Tensor:
     """Position table (length, D): sine on even channels, cosine on odd ones, base 10000; dtype and device of `like`."""
     return _cached(_sine_cosine)(length, d_model, like.dtype, like.device)
@@ -410,16 +434,10 @@ class SoftRankModel(nn.Module):
 
     def __init__(self, config: SoftRankConfig, embedder: nn.Module | None = None) -> None:
         super().__init__()
-        if embedder is None:
-            if config.embedder is None:
-                raise ValueError("embedder must be a module, or config.embedder must name one, got neither")
-            embedder = make_embedder(config.d_model, config.embedder)
-        elif config.embedder is not None:
-            raise ValueError("embedder must be left out where config.embedder names one, got both")
         self.config = config
         D = config.d_model
         sizes = (D, config.feed_forward, config.heads, config.dropout, config.norm_first)
-        self.embedder = embedder
+        self.embedder = embedder_of(config, embedder)
         self.time_embedder = TimeEmbedder(D)
         self.encoder_layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(config.encoder_layers))
         self.encoder_norm = nn.LayerNorm(D)
@@ -440,15 +458,7 @@ class SoftRankModel(nn.Module):
         items: (B, N, ...) as the embedder takes them; floats are cast to the model's dtype.
         """
         self._check_items(items, mask)
-        if items.is_floating_point():
-            items = items.to(self._dtype())
-        if mask is not None:
-            items = items.masked_fill(~mask.reshape(mask.shape + (1,) * (items.ndim - 2)), 0)
-        embedded = self.embedder(items)
-        wanted = (*items.shape[:2], self.config.d_model)
-        if embedded.shape != wanted:
-            raise ValueError(f"the embedder must return {wanted}, got {tuple(embedded.shape)}")
-        return _zero_padding(embedded, mask)
+        return embed_items(self.embedder, items, mask, self.config.d_model, self._dtype())
 
     def encode(self, embedded: Tensor, t: float | Tensor, mask: Tensor | None = None) -> Tensor:
         """Encoder output `memory` (B, N, D), 0 at padded slots. embedded: (B, N, D), slot by slot."""

@@ -1,9 +1,9 @@
 """Sorting networks whose swaps are soft: a matrix of where each item goes, with gradients for the scores.
 
-A network for N wires is `partners` (layers, N) int64: in each layer a wire is compared with its partner, itself for none,
-and the smaller value goes to the earlier wire. With v = steepness (later - earlier) a comparison keeps its two values in
-place with probability f(v), `keep_probability`; each new value is the expectation, and so is each row of the matrix
-that starts as the identity. The result P[item, place] is doubly stochastic, and `sorted = scores @ P`.
+A network for N wires is `partners` (layers, N) int64: in each layer a wire is compared with its partner, itself for
+none, and the smaller value goes to the earlier wire. With v = steepness (later - earlier) a comparison keeps its two
+values in place with probability f(v), `keep_probability`; each new value is the expectation, and so is each row of the
+matrix that starts as the identity. The result P[item, place] is doubly stochastic, and `sorted = scores @ P`.
 """
 
 import math
@@ -22,11 +22,19 @@ _CACHED_NUMBERS = 2**19
 _PHI = 0.25  # exponent of logistic-phi
 
 
+def num_layers(network: str, N: int) -> int:
+    """Layers of a network for N wires: N (odd-even), or k (k + 1) / 2 with k = ceil(log2 N) (bitonic)."""
+    check_choice("network", network, NETWORKS)
+    blocks = max(N - 1, 0).bit_length()
+    return N if network == "odd-even" else blocks * (blocks + 1) // 2
+
+
 @lru_cache(maxsize=64)
 def make_network(network: str, N: int) -> Tensor:
-    """Partners (layers, N) int64 of a network that sorts N wires: N layers (odd-even), or k (k + 1) / 2 with k =
-    ceil(log2 N) (bitonic)."""
-    check_choice("network", network, NETWORKS)
+    """Partners (layers, N) int64 of a network that sorts N wires.
+
+    The network for fewer wires is made of the first layers of this one, without the other wires.
+    """
     if N < 1:
         raise ValueError(f"a sorting network needs at least one wire, got {N}")
     wires = torch.arange(N)
@@ -40,6 +48,7 @@ def make_network(network: str, N: int) -> Tensor:
         for block in range(1, (N - 1).bit_length() + 1):
             layers.append(wires ^ (2**block - 1))
             layers += [wires ^ 2**bit for bit in reversed(range(block - 1))]
+    assert len(layers) == num_layers(network, N)
     partners = torch.stack(layers) if layers else torch.empty(0, N, dtype=torch.int64)
     return torch.where((partners >= 0) & (partners < N), partners, wires)
 
@@ -74,42 +83,53 @@ class SoftSorted(NamedTuple):
 
 def soft_sort(
     scores: Tensor,
-    partners: Tensor,
+    network: str = "odd-even",
     *,
     swap: str = "cauchy",
     steepness: float = 10.0,
     counts: Tensor | None = None,
     error_free: bool = False,
 ) -> SoftSorted:
-    """Sort scores (B, N) float by a network (layers, N) with soft swaps, differentiably.
+    """Sort scores (B, N) float by a network with soft swaps, differentiably.
 
-    counts: (B,) int64, how many leading items of each row are real; the others stay where they are. error_free: each
-    swap has the value of the hard one, so that values are sorted and the matrix is a permutation matrix, and the
-    gradient of the soft one, taken at the values that the hard swaps made.
+    counts: (B,) int64, how many leading items of each row are real: they go through the network for so many, and the
+    others stay where they are. error_free: each swap has the value of the hard one, so that values are sorted and the
+    matrix is a permutation matrix, and the gradient of the soft one, taken at the values that the hard swaps made.
     """
-    _check(scores, partners, steepness, counts)
-    keep, forward_keep, values = _run(scores, partners, swap, steepness, counts, error_free)
+    _check(scores, steepness, counts)
+    partners = make_network(network, scores.shape[1]).to(scores.device)
+    is_idle = None if counts is None else _idle_wires(network, partners, counts)
+    keep, forward_keep, values = _run(scores, partners, swap, steepness, is_idle, error_free)
     rows = max(1, _CACHED_NUMBERS // scores.shape[1] ** 2)
     parts = zip(keep.split(rows, 1), forward_keep.split(rows, 1), strict=True)
     columns = torch.cat([_Mix.apply(*part, partners) for part in parts])  # (B, place, item)
     return SoftSorted(values, columns.transpose(1, 2))
 
 
+def _idle_wires(network: str, partners: Tensor, counts: Tensor) -> Tensor:
+    """Wires whose comparison falls away where the first `counts` (B,) of them are real: (layers, B, N) bool."""
+    N = partners.shape[1]
+    wires = torch.arange(N, device=partners.device)
+    layers = torch.arange(len(partners), device=partners.device)
+    own_layers = torch.tensor([num_layers(network, count) for count in range(N + 1)], device=partners.device)[counts]
+    is_late = (layers[:, None] >= own_layers)[..., None]  # (layers, B, 1)
+    return is_late | (torch.maximum(partners, wires)[:, None] >= counts[:, None])
+
+
 def _run(
-    scores: Tensor, partners: Tensor, swap: str, steepness: float, counts: Tensor | None, error_free: bool
+    scores: Tensor, partners: Tensor, swap: str, steepness: float, is_idle: Tensor | None, error_free: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """How far each wire keeps its value in each layer (layers, B, N), soft and as in the forward pass; the values."""
     x = scores
     wires = torch.arange(x.shape[1], device=x.device)
     keeps, forward_keeps = [], []
-    for partner in partners.to(x.device).unbind(0):
+    for layer, partner in enumerate(partners.unbind(0)):
         other = x[:, partner]
         difference = torch.where(partner >= wires, other - x, x - other)
         keep = keep_probability(difference, swap, steepness)
         is_kept = difference >= 0
-        if counts is not None:
-            has_padding = torch.maximum(partner, wires) >= counts[:, None]  # (B, N)
-            keep, is_kept = keep.masked_fill(has_padding, 1.0), is_kept | has_padding
+        if is_idle is not None:
+            keep, is_kept = keep.masked_fill(is_idle[layer], 1.0), is_kept | is_idle[layer]
         soft = torch.lerp(other, x, keep)
         if error_free:
             x = torch.where(is_kept, x, other).detach() + (soft - soft.detach())  # exact: the bracket is 0
@@ -125,14 +145,13 @@ class _Mix(torch.autograd.Function):
     """The layers' mixing of rows applied to the identity: keep (layers, B, N) -> (B, wire, item).
 
     A layer maps X to `keep X + (1 - keep) X[partner]`, a symmetric matrix, so gradients are mixed in the same way.
-    Every now and then a state is kept, and the backward pass makes those in between again: the memory of the square root
-    of the number of layers. Values are mixed by forward_keep, gradients by keep.
+    Every now and then a state is kept, and the backward pass makes those in between again: that takes the memory of the
+    square root of the number of layers. Values are mixed by forward_keep, gradients by keep.
     """
 
     @staticmethod
     def forward(ctx: Any, keep: Tensor, forward_keep: Tensor, partners: Tensor) -> Tensor:
         layers, B, N = keep.shape
-        partners = partners.to(keep.device)
         ctx.stride = max(1, math.isqrt(layers))
         x = torch.eye(N, dtype=keep.dtype, device=keep.device).repeat(B, 1, 1)
         states = []
@@ -170,14 +189,10 @@ def _mix_(x: Tensor, keep: Tensor, partner: Tensor, scratch: Tensor) -> Tensor:
     return torch.lerp(scratch, x, keep[..., None], out=x)
 
 
-def _check(scores: Tensor, partners: Tensor, steepness: float, counts: Tensor | None) -> None:
+def _check(scores: Tensor, steepness: float, counts: Tensor | None) -> None:
     if not isinstance(scores, Tensor) or scores.ndim != 2 or not scores.is_floating_point():
         got = f"{tuple(scores.shape)} {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
         raise ValueError(f"scores must be (B, N) float, got {got}")
-    if partners.ndim != 2 or partners.shape[1] != scores.shape[1] or partners.dtype != torch.int64:
-        raise ValueError(
-            f"partners must be (layers, {scores.shape[1]}) int64, got {tuple(partners.shape)} {partners.dtype}"
-        )
     if not 0 < steepness < math.inf:
         raise ValueError(f"steepness must be positive and finite, got {steepness}")
     if counts is not None and (counts.shape != scores.shape[:1] or counts.dtype != torch.int64):
