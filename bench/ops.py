@@ -1,4 +1,4 @@
-"""Speed of the core ops against the same thing in plain torch, measured in turns in one run.
+"""Speed of the core ops against the same thing in plain torch (2-opt: numpy), measured in turns in one run.
 
     python bench/ops.py                      a table, then one JSON line
     python bench/ops.py --json               the JSON line only
@@ -17,6 +17,7 @@ import torch
 from timing import timed_together
 
 from softrank_ext import noise, ops, reference
+from softrank_ext.tasks.tsp import plain_two_opt, two_opt
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,18 @@ def _pick_case(B: int, N: int, required: float) -> Case:
     )
 
 
+def _two_opt_case(B: int, N: int, required: float) -> Case:
+    points, order = torch.rand(B, N, 2, dtype=torch.float64), torch.rand(B, N).argsort(1)
+    pairs = list(zip(points.numpy(), order.numpy(), strict=True))
+    return Case(
+        f"two_opt ({B}, {N}), numpy",
+        required,
+        (16 + 8 + 8) * B * N,
+        lambda: two_opt(points, order),
+        lambda: [plain_two_opt(places, tour) for places, tour in pairs],
+    )
+
+
 def cases() -> list[Case]:
     torch.manual_seed(0)
     samples, pieces = torch.arange(1000), 1000
@@ -93,6 +106,7 @@ def cases() -> list[Case]:
         uniform,
         one_row,
         normal,
+        _two_opt_case(16, 100, 50.0),
     ]
 
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -14,15 +15,19 @@ class TwoOpt {
   // points: (n, 2). neighbours: how many of the nearest points are tried as a new neighbour of each point.
   TwoOpt(const double* points, int64_t n, int64_t neighbours)
       : points_(points), n_(n), near_count_(std::min(neighbours, n - 1)), near_(n * std::max<int64_t>(near_count_, 0)) {
-    std::vector<std::pair<double, int64_t>> others(n);
-    for (int64_t a = 0; a < n; ++a) {
-      others.clear();
+    std::vector<double> to_all(n), to_near(near_.empty() ? 0 : near_count_);
+    for (int64_t a = 0; a < n && near_count_ > 0; ++a) {
+      for (int64_t b = 0; b < n; ++b) to_all[b] = squared_distance(a, b);
+      to_all[a] = infinity;
+      // Few points are nearer than the last of the list, so it is kept sorted by insertion.
+      std::fill(to_near.begin(), to_near.end(), infinity);
+      int64_t* near = &near_[a * near_count_];
       for (int64_t b = 0; b < n; ++b) {
-        if (b != a) others.emplace_back(distance(a, b), b);
+        if (!(to_all[b] < to_near[near_count_ - 1])) continue;
+        int64_t i = near_count_ - 1;
+        for (; i > 0 && to_all[b] < to_near[i - 1]; --i) to_near[i] = to_near[i - 1], near[i] = near[i - 1];
+        to_near[i] = to_all[b], near[i] = b;
       }
-      std::nth_element(others.begin(), others.begin() + (near_count_ > 0 ? near_count_ - 1 : 0), others.end());
-      std::sort(others.begin(), others.begin() + near_count_);
-      for (int64_t i = 0; i < near_count_; ++i) near_[a * near_count_ + i] = others[i].second;
     }
   }
 
@@ -52,10 +57,11 @@ class TwoOpt {
   }
 
  private:
-  double distance(int64_t a, int64_t b) const {
+  double squared_distance(int64_t a, int64_t b) const {
     const double x = points_[2 * a] - points_[2 * b], y = points_[2 * a + 1] - points_[2 * b + 1];
-    return std::sqrt(x * x + y * y);
+    return x * x + y * y;
   }
+  double distance(int64_t a, int64_t b) const { return std::sqrt(squared_distance(a, b)); }
   int64_t after(int64_t a) const { return tour_[place_[a] + 1 == n_ ? 0 : place_[a] + 1]; }
   int64_t before(int64_t a) const { return tour_[place_[a] == 0 ? n_ - 1 : place_[a] - 1]; }
 
@@ -103,6 +109,7 @@ class TwoOpt {
     }
   }
 
+  static constexpr double infinity = std::numeric_limits<double>::infinity();
   const double* points_;
   const int64_t n_, near_count_;
   std::vector<int64_t> near_, tour_, place_;

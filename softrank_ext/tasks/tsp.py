@@ -94,11 +94,11 @@ class TSP:
         return turned(items.repeat_interleave(8, 0), torch.arange(8).repeat(len(items)))
 
     def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
-        """Gap, length and validity; gap and length after `two_opt` apart (Euclidean tours, compiled libraries)."""
+        """Gap, length and validity; gap and length after `two_opt` apart (Euclidean tours)."""
         length, best_length = batch_tour_length(batch, order), batch.extras["best_length"]
         validity = metrics.tour_validity(order, batch.first)
         scores = {"gap": metrics.gap(length, best_length), "length": length, "validity": validity}
-        if "distances" not in batch.extras and not uses_reference():
+        if "distances" not in batch.extras:
             points, polished = batch.extras["points"], length.clone()
             is_tour = metrics.tour_validity(order) == 1
             polished[is_tour] = metrics.tour_length(points[is_tour], two_opt(points[is_tour], order[is_tour]))
@@ -132,15 +132,38 @@ def batch_tour_length(batch: Batch, order: Tensor) -> Tensor:
 def two_opt(points: Tensor, order: Tensor, neighbours: int = 10) -> Tensor:
     """Tours (B, N) through points (B, N, 2), shortened until no reversal of a part helps; the first item stays first.
 
-    A point's new neighbour is sought among its nearest `neighbours`. No tour gets longer.
+    A point's new neighbour is sought among its nearest `neighbours`, or among all in plain numpy, which the environment
+    variable SOFTRANK_EXT_REFERENCE=1 asks for. No tour gets longer.
     """
     check_order(order)
     if points.shape != (*order.shape, 2):
         raise ValueError(f"points must be {(*order.shape, 2)} to fit order, got {tuple(points.shape)}")
     if not isinstance(neighbours, int) or neighbours < 1:
         raise ValueError(f"neighbours must be an integer of at least 1, got {neighbours!r}")
-    shorter = compiled_module().two_opt(points.double().cpu().numpy(), order.cpu().numpy(), neighbours)
+    places, tours = points.double().cpu().numpy(), order.cpu().numpy()
+    if uses_reference():
+        shorter = np.stack([plain_two_opt(*pair) for pair in zip(places, tours, strict=True)]) if len(tours) else tours
+    else:
+        shorter = compiled_module().two_opt(places, tours, neighbours)
     return torch.from_numpy(shorter).to(order.device)
+
+
+def plain_two_opt(points: np.ndarray, tour: np.ndarray) -> np.ndarray:
+    """One tour (N,) through points (N, 2), shortened by reversals until none helps: slow and obvious."""
+    distance = np.linalg.norm(points[:, None] - points[None], axis=2)
+    tour = tour.copy()
+    is_better = True
+    while is_better:
+        is_better = False
+        for first in range(1, len(tour) - 1):
+            # Reversing first ... last replaces the edges into `first` and out of `last`.
+            before, begin, ends, after = tour[first - 1], tour[first], tour[first:], np.roll(tour, -1)[first:]
+            change = distance[before, ends] + distance[begin, after] - distance[before, begin] - distance[ends, after]
+            best = int(change.argmin())
+            if change[best] < -1e-10:
+                tour[first : first + best + 1] = tour[first : first + best + 1][::-1].copy()
+                is_better = True
+    return tour
 
 
 def signed_area(points: Tensor, order: Tensor) -> Tensor:
