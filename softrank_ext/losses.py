@@ -45,7 +45,7 @@ class NoisyOrders(NamedTuple):
 
 def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: int, samples: Tensor) -> NoisyOrders:
     """Noisy orders of the config's process and their targets. samples: (B,) int64, the instances' numbers."""
-    if batch.known is not None and config.target == "previous":
+    if config.target == "previous" and not _is_whole(batch):
         raise ValueError('target "previous" needs whole orders, and this batch knows only leading places')
     draws = noising.draws
     if draws > 1:
@@ -62,6 +62,14 @@ def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: i
     else:
         order_t, target = _soft_rank_orders(config, noising, batch, t, seed, samples)
     return NoisyOrders(order_t, target, t, samples, batch, repeats)
+
+
+def _is_whole(batch: Batch) -> bool:
+    """Whether all places of all orders are known."""
+    if batch.known is None:
+        return True
+    sizes = batch.order.shape[1] if batch.mask is None else batch.mask.sum(1)
+    return bool((batch.known >= sizes).all())
 
 
 def times_from(config: SoftRankConfig, uniform: Tensor) -> Tensor:
@@ -210,7 +218,7 @@ class ReinforceLoss(nn.Module):
 
     def forward(self, batch: Batch, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of a batch, and the cross-entropy of the targets per place; arguments as in `DenoisingLoss`."""
-        if batch.first is not None or batch.known is not None:
+        if batch.first is not None or not _is_whole(batch):
             raise ValueError("the objective reinforce needs whole orders with no item first by decree")
         embedded = self.model.embed(batch.items, batch.mask)
         differences = _squared_differences(self.model, batch)

@@ -289,8 +289,9 @@ class _Run:
         tensors, state = checkpoint.load_training(folder / "last")
         now = json.loads(json.dumps(self.state()))
         # Runs of older versions: the target was an option of training, and what came later has its default.
-        older = {"model_type": SoftRankModel.model_type, "target": state["config"].pop("target", "clean")}
-        state["model"] = older | state["model"]
+        if "model_type" not in state["model"]:
+            target = state["config"].pop("target", "clean")
+            state["model"] |= {"model_type": SoftRankModel.model_type, "target": target}
         defaults = {"config": _defaults_of(self.config), "model": _defaults_of(self.model.config), "task": {}}
         for part in ("config", "model", "task"):
             for name in sorted(now[part].keys() | state[part].keys()):
