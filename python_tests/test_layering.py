@@ -32,6 +32,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "sampler": {
         "ops", "bridge", "riffle", "model", "noise", "constraints", "permutations", "search", "trajectory",
     },
+    "likelihood": {"ops", "bridge", "model", "noise", "permutations", "sampler"},
     "metrics": {"permutations", "_libraries", "_C"},
     "checkpoint": {"model"},
     "tasks": {"permutations", "metrics", "tasks", "_libraries"},

@@ -6,6 +6,7 @@ from itertools import pairwise, permutations
 
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
 from softrank_ext import bridge, decode_chamber, reference, reflect
@@ -372,3 +373,53 @@ def test_log_prob_compiles_without_a_warning(make_model, recwarn):
     compiled = torch.compile(lambda items: model.log_prob(items, 0.4, order).total, backend="aot_eager")
     torch.testing.assert_close(compiled(items), model.log_prob(items, 0.4, order).total)
     assert not [warning for warning in recwarn if "lru_cache" in str(warning.message)]
+
+
+@pytest.mark.parametrize("head", ["pointer", "gpl"])
+def test_distribution_against_log_prob_and_enumeration(make_model, head):
+    model = make_model(head, torch.float64)
+    mask = torch.tensor([[True, True, False, True], [True, True, False, True]])
+    items = torch.rand(2, 4, 2, dtype=torch.float64)
+    law = model.distribution(items, 0.4, mask)
+    assert (law.batch_shape, law.event_shape) == ((2,), (4,))
+    orders = law.enumerate_support()  # (6, 2, 4)
+    assert orders[:, 0].tolist() == [[*order, 2] for order in permutations([0, 1, 3])]
+    log_probs = law.log_prob(orders)
+    for i, order in enumerate(orders):
+        torch.testing.assert_close(log_probs[i], model.log_prob(items, 0.4, order, mask).total)
+    torch.testing.assert_close(log_probs.exp().sum(0), torch.ones(2, dtype=torch.float64))
+    begins = (orders[:, None, :, :2] == orders[None, :, :, :2]).all(-1)  # (order, prefix, row)
+    torch.testing.assert_close(law.log_prob_top(orders[..., :2]).exp(), (log_probs.exp()[:, None] * begins).sum(0))
+    torch.manual_seed(4)
+    drawn = law.sample((1500,))
+    counts = torch.stack([(drawn == order).all(-1).sum(0) for order in orders])  # (6, 2)
+    assert counts.sum() == 3000
+    for row in range(2):
+        expected = log_probs[:, row].exp().detach() * 1500
+        assert stats.chisquare(counts[:, row], expected).pvalue > 1e-3
+        assert stats.chisquare(counts[:, row], expected.flip(0)).pvalue < 1e-6
+
+
+def test_distribution_has_gradients_and_expands(make_model):
+    model = make_model("pointer")
+    items = torch.rand(3, 5, 2)
+    law = model.distribution(items, torch.tensor([0.2, 0.6, 1.0]))
+    order = torch.tensor([2, 0, 4, 1, 3])
+    law.log_prob(order).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    wide = law.expand((2, 3))
+    assert wide.sample((4,)).shape == (4, 2, 3, 5)
+    torch.testing.assert_close(wide.log_prob(order), law.log_prob(order).expand(2, 3))
+    torch.manual_seed(0)
+    one = law.sample((600,))  # more rows than are decoded at once
+    torch.manual_seed(0)
+    uniform = torch.rand(600, 3, 5, dtype=torch.float64)
+    assert torch.equal(one, law.from_uniform(uniform))
+    assert torch.equal(one[599], law.from_uniform(uniform[599]))
+    assert torch.equal(
+        law.from_uniform(torch.full((5,), 1 - 2.0**-53, dtype=torch.float64)).sort().values[0], torch.arange(5)
+    )
+    with pytest.raises(NotImplementedError):
+        law.entropy()
+    with pytest.raises(NotImplementedError):
+        _ = law.mode

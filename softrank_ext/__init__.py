@@ -8,6 +8,7 @@ load_libraries()
 from softrank_ext import baselines, bridge, checkpoint, distributions, metrics, noise, permutations  # noqa: E402
 from softrank_ext.constraints import Constraints  # noqa: E402
 from softrank_ext.incremental import IncrementalDecoder  # noqa: E402
+from softrank_ext.likelihood import LikelihoodEstimate, log_likelihood  # noqa: E402
 from softrank_ext.model import EMBEDDERS, PRESETS, SoftRankConfig, SoftRankModel  # noqa: E402
 from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
 from softrank_ext.sampler import Samples, sample  # noqa: E402
@@ -21,6 +22,7 @@ __all__ = [
     "PRESETS",
     "Constraints",
     "IncrementalDecoder",
+    "LikelihoodEstimate",
     "Samples",
     "SoftRankConfig",
     "SoftRankModel",
@@ -29,6 +31,7 @@ __all__ = [
     "checkpoint",
     "decode_chamber",
     "distributions",
+    "log_likelihood",
     "metrics",
     "noise",
     "ops",

@@ -28,7 +28,7 @@ MAX_ENUMERATED = 8
 MAX_SUBSETS_OF = 12  # items: sums over all sets of first picks have 2^items terms
 MAX_SHUFFLES = 53  # as many bits as a float64 uniform number has
 
-_Shape = torch.Size | list[int] | tuple[int, ...]
+Shape = torch.Size | list[int] | tuple[int, ...]
 _Self = TypeVar("_Self", bound="OrderDistribution")
 
 
@@ -89,7 +89,7 @@ class OrderDistribution(Distribution):
         """Number of real items, int64 of batch_shape."""
         return self.mask.sum(-1)
 
-    def expand(self: _Self, batch_shape: _Shape, _instance: Any = None) -> _Self:
+    def expand(self: _Self, batch_shape: Shape, _instance: Any = None) -> _Self:
         new = self.__new__(type(self)) if _instance is None else _instance
         batch_shape = torch.Size(batch_shape)
         for name, constraint in self.arg_constraints.items():
@@ -116,7 +116,7 @@ class OrderDistribution(Distribution):
         return orders.expand(-1, *self.batch_shape, N) if expand else orders
 
     @torch.no_grad()
-    def sample(self, sample_shape: _Shape = ()) -> Tensor:
+    def sample(self, sample_shape: Shape = ()) -> Tensor:
         """Orders (*sample_shape, *batch_shape, N)."""
         shape = self._extended_shape(torch.Size(sample_shape))
         return self.from_uniform(torch.rand(shape, dtype=torch.float64, device=self.mask.device))

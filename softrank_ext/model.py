@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributions import constraints
 
 from softrank_ext import bridge, ops, reference, riffle
 from softrank_ext.constraints import Constraining, Rules, rules_of
-from softrank_ext.distributions import stagewise_log_probs
+from softrank_ext.distributions import OrderDistribution, Shape, stagewise_log_probs
 from softrank_ext.permutations import arrange, check_slots
 
 HEADS = ("pointer", "linear", "gpl", "pl")
@@ -33,6 +34,7 @@ PROCESSES = ("soft-rank", "riffle")
 TARGETS = ("clean", "previous")
 _TIME_FEATURES = 256
 _MAXIMAL_PERIOD = 10000.0
+_ROWS_AT_ONCE = 1024  # of a distribution's draws
 
 
 @dataclass(frozen=True)
@@ -665,6 +667,14 @@ class SoftRankModel(nn.Module):
         )
         return PackedWeights(encoder, ops.pack_encoder(encoder), decoder, ops.pack_decoder(decoder))
 
+    def distribution(self, items: Tensor, t: float | Tensor, mask: Tensor | None = None) -> "ModelDistribution":
+        """The law of orders at diffusion time t, with the face of torch.distributions; arguments as in `log_prob`.
+
+        Items are embedded here, once; the rest of the network runs when the law is asked, in the mode that it is in
+        then (draws never drop out).
+        """
+        return ModelDistribution(self, self.embed(items, mask), t, mask)
+
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors into the folder: `checkpoint.save_pretrained`."""
         from softrank_ext import checkpoint
@@ -755,6 +765,66 @@ class SoftRankModel(nn.Module):
         if mask is None:
             return torch.arange(embedded.shape[1], device=embedded.device)[None]
         return (mask.cumsum(1) - 1).clamp(min=0)
+
+
+class ModelDistribution(OrderDistribution):
+    """The law of orders over slots that a model predicts at one diffusion time; see `SoftRankModel.distribution`.
+
+    batch_shape is (B,). Values, masks and `log_prob_top` are as in `distributions`; log_prob has gradients. Entropy and
+    mode are not known in closed form: both raise NotImplementedError.
+    """
+
+    arg_constraints = {  # noqa: RUF012
+        "embedded": constraints.independent(constraints.real, 2),
+        "t": constraints.unit_interval,
+    }
+
+    def __init__(
+        self,
+        model: SoftRankModel,
+        embedded: Tensor,
+        t: float | Tensor,
+        mask: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        B, N, _ = embedded.shape
+        self.model = model
+        self.embedded = embedded
+        self.t = torch.as_tensor(t, dtype=embedded.dtype, device=embedded.device).expand(B)
+        super().__init__(torch.Size((B,)), mask, N, embedded.device, validate_args)
+
+    def expand(self, batch_shape: Shape, _instance: Any = None) -> "ModelDistribution":
+        new = super().expand(batch_shape, _instance)
+        new.model = self.model
+        return new
+
+    @torch.no_grad()
+    def from_uniform(self, uniform: Tensor) -> Tensor:
+        uniform = self._checked_uniform(uniform)
+        # Cut off, as `noise` does, not rounded: a uniform number must stay below 1.
+        digits = 2.0 ** (24 if self.embedded.dtype == torch.float32 else 53)
+        numbers = ((uniform * digits).floor() / digits).to(self.embedded.dtype)
+        rows = zip(*(part.split(_ROWS_AT_ONCE) for part in self._rows_of(numbers)), strict=True)
+        packed_weights = self.model.packed_weights()
+        orders = [
+            self.model.decode_embedded(embedded, t, mask, uniform=numbers, packed_weights=packed_weights).order
+            for embedded, t, mask, numbers in rows
+        ]
+        return torch.cat(orders).reshape(uniform.shape)
+
+    def _log_probs(self, order: Tensor) -> Tensor:
+        embedded, t, mask, rows = self._rows_of(order)
+        return self.model.log_prob(embedded, t, rows, mask, is_embedded=True).per_place.reshape(order.shape)
+
+    def _rows_of(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Embedded items, times, masks and values, all row by row; values: (..., *batch_shape, N)."""
+        N, D = self.embedded.shape[-2:]
+        return (
+            self.embedded.expand(*values.shape, D).reshape(-1, N, D),
+            self.t.expand(values.shape[:-1]).reshape(-1),
+            self.mask.expand(values.shape).reshape(-1, N),
+            values.reshape(-1, N),
+        )
 
 
 class OnePassModel(nn.Module, ABC):

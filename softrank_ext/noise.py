@@ -13,6 +13,7 @@ PICK_STREAM = 1  # the uniforms that `pick` reads the inverse CDF at
 BRIDGE_STREAM = 2  # the Gaussian part of a bridge step
 TRAINING_STREAM = 3  # times drawn in training
 RESAMPLE_STREAM = 4  # which of weighted draws are kept
+GUIDANCE_STREAM = 5  # which Gaussian a guided bridge step is drawn from
 
 _FLOAT_DTYPES = (torch.float32, torch.float64)
 

@@ -212,7 +212,7 @@ def sample(
     instances_at_once = max(1, rows_at_once // num_samples)
     parts = []
     with (
-        _evaluating(model),
+        evaluating(model),
         tqdm(total=B * num_samples * steps_of(model, steps), unit="step", disable=not progress) as bar,
     ):
         packed_weights = None if isinstance(model, OnePassModel) else model.packed_weights()
@@ -493,7 +493,7 @@ def _check_beam(decode: str, beam: int | None, beam_kept: int, beam_returned: in
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode inside, every submodule's own mode after."""
     in_training = [module for module in model.modules() if module.training]
     if in_training:
