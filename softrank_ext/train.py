@@ -292,7 +292,11 @@ class _Run:
         if "model_type" not in state["model"]:
             target = state["config"].pop("target", "clean")
             state["model"] |= {"model_type": SoftRankModel.model_type, "target": target}
-        defaults = {"config": _defaults_of(self.config), "model": _defaults_of(self.model.config), "task": {}}
+        defaults = {
+            "config": _defaults_of(self.config),
+            "model": _defaults_of(self.model.config),
+            "task": _defaults_of(self.task) if dataclasses.is_dataclass(self.task) else {},
+        }
         for part in ("config", "model", "task"):
             for name in sorted(now[part].keys() | state[part].keys()):
                 before, after = state[part].get(name, defaults[part].get(name)), now[part].get(name)

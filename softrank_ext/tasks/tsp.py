@@ -5,11 +5,13 @@ A tour is an order (`order[place] = item`) that closes; its first item, the star
 counted from 1, the format of the sets solved with Concorde. `generate` makes such files; TSPLIB files are read by
 `tasks.tsplib`.
 
-Random, by (seed, step): which instance comes next in a pass over the training file; where asked for, the symmetry of
-the square that is applied, the start and the direction. Test instances are the first ones of their file.
+Random, by (seed, step): which training file a batch comes from, each once in as many steps as there are files; which
+instance comes next in a pass over it; where asked for, the symmetry of the square and the rotation that are applied,
+the start and the direction. Test instances are the first ones of their file.
 """
 
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -42,14 +44,16 @@ class TSP:
     file's tour.
     """
 
-    training_file: str | None = None
-    """Text file of instances to train on."""
+    training_file: str | tuple[str, ...] | None = None
+    """Text file of instances to train on, or several, of other sizes perhaps; a batch comes from one of them."""
     test_file: str | None = None
     """Text file of instances to test on."""
     direction: Literal["file", "counterclockwise", "random"] = "file"
     """Of the tours: as in the file (as published), one that the points determine, or either (in training)."""
     symmetries: bool = False
     """Turn and mirror the points of training instances, by one of the square's eight symmetries at random."""
+    rotations: bool = False
+    """Turn the points of training instances by any angle, and shrink them if they would leave the unit square."""
     random_start: bool = False
     """Let training tours start at any node instead of the file's start."""
 
@@ -58,22 +62,39 @@ class TSP:
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
             raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {self.direction!r}")
+        if isinstance(self.training_file, list | tuple):
+            # As JSON and the command line have it: lists, and one file in a list. One form for all, to be compared.
+            files = tuple(self.training_file)
+            object.__setattr__(self, "training_file", files[0] if len(files) == 1 else files or None)
 
     def embedder(self) -> Mapping[str, object]:
         return {"kind": "points"}
 
     def max_items(self) -> int:
-        files = [name for name in (self.training_file, self.test_file) if name is not None]
+        files = [*self._training_files(), *([] if self.test_file is None else [self.test_file])]
         if not files:
             raise ValueError("a TSP task needs a training_file or a test_file")
         return max(_read(name)[0].shape[1] for name in files)
 
+    def _training_files(self) -> tuple[str, ...]:
+        if self.training_file is None:
+            return ()
+        return (self.training_file,) if isinstance(self.training_file, str) else self.training_file
+
     def training_batch(self, seed: int, step: int, size: int) -> Batch:
-        points, order = _read(_given("training_file", self.training_file))
-        rows = rows_of_passes(len(points), seed, step * size, size, "training instances")
+        files = self._training_files()
+        if not files:
+            raise ValueError("this TSP task was made without a training_file")
+        turn, place = divmod(step, len(files))
+        number = int(torch.randperm(len(files), generator=generator_of(seed, turn, "files"))[place])
+        points, order = _read(files[number])
+        rows = rows_of_passes(len(points), seed, turn * size, size, "training instances")
         points, order = points[rows], order[rows]
         if self.symmetries:
             points = turned(points, torch.randint(8, (size,), generator=generator_of(seed, step, "symmetries")))
+        if self.rotations:
+            generator = generator_of(seed, step, "rotations")
+            points = rotated(points, 2 * math.pi * torch.rand(size, generator=generator, dtype=points.dtype))
         if self.random_start:
             starts = torch.randint(order.shape[1], (size, 1), generator=generator_of(seed, step, "starts"))
             order = order.gather(1, (torch.arange(order.shape[1]) + starts) % order.shape[1])
@@ -81,10 +102,11 @@ class TSP:
 
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
         """The first `count` instances of the file, whatever the seed; "random" directions are the file's here."""
-        name = _given("test_file", self.test_file)
-        points, order = _read(name)
+        if self.test_file is None:
+            raise ValueError("this TSP task was made without a test_file")
+        points, order = _read(self.test_file)
         if count > len(points):
-            raise ValueError(f"{name} has {len(points)} instances, {count} were asked for")
+            raise ValueError(f"{self.test_file} has {len(points)} instances, {count} were asked for")
         for start in range(0, count, size):
             rows = slice(start, min(start + size, count))
             yield tour_batch(points[rows], self._directed(points[rows], order[rows], None))
@@ -178,6 +200,15 @@ def turned(points: Tensor, symmetry: Tensor) -> Tensor:
     mirrored = torch.stack((symmetry % 2, symmetry // 2 % 2), 1)[:, None] == 1  # (B, 1, 2)
     points = torch.where(mirrored, 1 - points, points)
     return torch.where((symmetry >= 4)[:, None, None], points.flip(2), points)
+
+
+def rotated(points: Tensor, angle: Tensor) -> Tensor:
+    """Points (B, N, 2) turned by angles (B,) about the centre of the unit square, and shrunk towards it if need be."""
+    cosine, sine = angle.cos()[:, None], angle.sin()[:, None]
+    x, y = (points - 0.5).unbind(2)
+    offsets = torch.stack((cosine * x - sine * y, sine * x + cosine * y), 2)  # (B, N, 2)
+    widest = offsets.abs().amax((1, 2), keepdim=True)
+    return (0.5 + offsets * (0.5 / widest.clamp(min=0.5))).clamp(0, 1)
 
 
 def read_instances(path: str | Path) -> tuple[Tensor, Tensor]:
@@ -350,18 +381,12 @@ def _write_text(path: Path, text: str) -> None:
     os.replace(new, path)
 
 
-def _given(name: str, value: str | None) -> str:
-    if value is None:
-        raise ValueError(f"this TSP task was made without a {name}")
-    return value
-
-
 def _read(name: str) -> tuple[Tensor, Tensor]:
     path = Path(name)
     return _read_version(path, path.stat().st_mtime_ns if path.exists() else 0)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _read_version(path: Path, modified: int) -> tuple[Tensor, Tensor]:
     """The file's instances, kept in memory; `modified` makes a file that has changed be read again."""
     return read_instances(path)
