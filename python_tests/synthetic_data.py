@@ -1,10 +1,14 @@
-"""Small made-up sets in the files of the real ones, for tests."""
+"""Small made-up data sets and models in the files of the real ones, for tests."""
 
 import gzip
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+
+from softrank_ext import SoftRankConfig, SoftRankModel
 
 
 def write_mnist(root: Path, train: int = 40, test: int = 20) -> Path:
@@ -34,3 +38,19 @@ def write_cifar10(root: Path, per_file: int = 4) -> Path:
         rows[0] = 77
         (folder / name).write_bytes(pickle.dumps({"data": rows, "labels": [0] * per_file}, protocol=4))
     return root
+
+
+def write_models(folder: Path, names: Sequence[str]) -> Path:
+    """Tiny models with random weights under the names of bundled ones."""
+    embedders: dict[str, dict[str, object]] = {
+        "sorting": {"kind": "light-number-cnn"},
+        "tsp": {"kind": "points"},
+        "jigsaw-3x3": {"kind": "patch-cnn", "side": 10},
+    }
+    torch.manual_seed(0)
+    for name in names:
+        config = SoftRankConfig(
+            d_model=16, feed_forward=24, heads=2, encoder_layers=1, decoder_layers=1, embedder=embedders[name]
+        )
+        SoftRankModel(config).save_pretrained(folder / name)
+    return folder

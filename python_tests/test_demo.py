@@ -4,29 +4,17 @@ elsewhere; here they only have to run, where there are any."""
 import re
 
 import pytest
+import synthetic_data
 import torch
 
-from softrank_ext import SoftRankConfig, SoftRankModel, checkpoint, demo
+from softrank_ext import checkpoint, demo
 from softrank_ext.__main__ import main
-
-EMBEDDERS = {
-    "sorting": {"kind": "light-number-cnn"},
-    "tsp": {"kind": "points"},
-    "jigsaw-3x3": {"kind": "patch-cnn", "side": 10},
-}
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     """A folder of tiny models by name; jigsaw-4x4 is missing."""
-    folder = tmp_path_factory.mktemp("weights")
-    torch.manual_seed(0)
-    for name, embedder in EMBEDDERS.items():
-        config = SoftRankConfig(
-            d_model=16, feed_forward=24, heads=2, encoder_layers=1, decoder_layers=1, embedder=embedder
-        )
-        SoftRankModel(config).save_pretrained(folder / name)
-    return folder
+    return synthetic_data.write_models(tmp_path_factory.mktemp("weights"), ("sorting", "tsp", "jigsaw-3x3"))
 
 
 def test_all_cases_with_one_model_missing(weights, tmp_path, capsys):

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import synthetic_data
-import torch
 
-from softrank_ext import SoftRankConfig, SoftRankModel, checkpoint
+from softrank_ext import checkpoint
 
 BENCH = Path(__file__).parents[1] / "bench"
 pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench folder")
@@ -18,17 +17,7 @@ pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench fold
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("weights")
-    torch.manual_seed(0)
-    for name, embedder in (
-        ("sorting", {"kind": "light-number-cnn"}),
-        ("jigsaw-3x3", {"kind": "patch-cnn", "side": 10}),
-    ):
-        config = SoftRankConfig(
-            d_model=16, feed_forward=24, heads=2, encoder_layers=1, decoder_layers=1, embedder=embedder
-        )
-        SoftRankModel(config).save_pretrained(folder / name)
-    return folder
+    return synthetic_data.write_models(tmp_path_factory.mktemp("weights"), ("sorting", "jigsaw-3x3"))
 
 
 def test_figures_are_measured_and_drawn(weights, tmp_path, monkeypatch):
@@ -61,12 +50,25 @@ def test_readme_gets_the_output_of_the_demo(weights, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCH))
     readme = importlib.import_module("readme")
     monkeypatch.setattr(checkpoint, "BUNDLED", tmp_path / "nowhere")
-    assert readme.section(tmp_path) == "No model is bundled yet."
+    assert readme.demo(tmp_path) == "No model is bundled yet."
     monkeypatch.setattr(checkpoint, "BUNDLED", weights)
-    text = readme.section(tmp_path)
+    text = readme.demo(tmp_path)
     assert text.startswith("```text\n$ softrank demo\ntask ") and "Left out: tsp" in text and "outputs/demo" in text
     assert {path.name for path in tmp_path.glob("*.png")} == {"sorting-9.png", "jigsaw-9.png"}
-    old = f"a\n{readme.BEGIN}\nold\n{readme.END}\nb\n"
-    assert readme.with_section(old, "new") == f"a\n{readme.BEGIN}\nnew\n{readme.END}\nb\n"
-    with pytest.raises(SystemExit, match="must have the marks"):
-        readme.with_section("no marks", "new")
+    assert "![A jigsaw of nine patches being solved](bench/results/jigsaw-9.png)" in text
+
+
+def test_readme_parts_are_replaced_between_their_marks(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    readme = importlib.import_module("readme")
+    begin, end = "<!-- demo: written by bench/readme.py -->\n", "<!-- end of demo -->\n"
+    assert readme.with_section(f"a\n{begin}old\n{end}b\n", "demo", "new") == f"a\n{begin}new\n{end}b\n"
+    assert readme.with_section(f"a\n{begin}old\n{end}b\n", "demo", "") == f"a\n{begin}{end}b\n"
+    with pytest.raises(SystemExit, match="must have the marks <!-- figures: written"):
+        readme.with_section(f"{begin}{end}", "figures", "new")
+    assert readme.figures(tmp_path) == ""
+    (tmp_path / "jigsaw_errors.png").touch()
+    assert readme.figures(tmp_path).count("bench/results/") == 1
+    text = (BENCH.parent / "README.md").read_text()
+    for title in ("demo", "figures"):
+        assert readme.with_section(text, title, "new") != text

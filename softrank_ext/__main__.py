@@ -428,7 +428,7 @@ def _demo(
 
     done = demo.run(task, n, seed=seed, output=output, weights=weights)
     print(demo.table_of(done.rows))
-    print("Times are of this machine and one batch; gap is the length above the best tour's.")
+    print("all right: whole instances; equal items are interchangeable. gap: length above the best tour's.")
     for name in done.missing:
         print(f"Left out: {name}, for want of a model of that name.")
     if not any(path.suffix == ".png" for path in done.files):
