@@ -171,7 +171,11 @@ def main() -> int:
     fix_threads(args.threads)
     file = args.results / "figures.json"
     if args.measure:
-        file.write_text(json.dumps(measure(args.weights, args.count, tuple(args.sizes)), indent=1) + "\n")
+        try:
+            measured = measure(args.weights, args.count, tuple(args.sizes))
+        except FileNotFoundError as error:
+            raise SystemExit(str(error)) from error
+        file.write_text(json.dumps(measured, indent=1) + "\n")
     measured = json.loads(file.read_text()) if file.exists() else {}
     for line in draw(measured, args.weights, args.results):
         print(line)

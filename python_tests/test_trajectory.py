@@ -137,10 +137,11 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the P
 def browse(page, *options, fragment=""):
     """What a headless Chromium prints about a page."""
     command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=15000",
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+        "--virtual-time-budget=15000",
         f"--user-data-dir={page.parent / 'profile'}", *options, f"{page.as_uri()}{fragment}",
     ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
 def run_in(page, script):
