@@ -30,13 +30,13 @@ def main() -> None:
     rows = rows_of_passes(len(digits), 0, 0, DIGITS, "demo digits")
     arrays = {
         "digits": digits[rows].numpy(),
-        "digit_labels": labels[rows].numpy().astype(np.uint8),
+        "digit_labels": labels[rows].numpy(),
         "images": images[rows_of_passes(len(images), 0, 0, IMAGES, "demo images")].numpy(),
     }
     for path in args.tsp:
         points, tours = (part[:TOURS] for part in read_instances(path))
         arrays[f"points_{points.shape[1]}"] = points.numpy()
-        arrays[f"tours_{points.shape[1]}"] = tours.numpy().astype(np.int16)
+        arrays[f"tours_{points.shape[1]}"] = tours.numpy()
     np.savez_compressed(args.output, **arrays)
     print(f"{args.output}: {args.output.stat().st_size} bytes")
 

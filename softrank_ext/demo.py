@@ -115,12 +115,13 @@ def table_of(rows: Sequence[Row]) -> str:
 
 @lru_cache(maxsize=1)
 def items_of_file() -> dict[str, Tensor]:
-    """The bundled items: digits (count, 28, 28) uint8 and digit_labels (count,), images (count, 3, 32, 32) uint8, and
-    for N = 20 and 50 points_N (count, N, 2) float64 with their best tours_N (count, N)."""
+    """The bundled items, by name.
+
+    digits (count, 28, 28) uint8 and digit_labels (count,) int64; images (count, 3, 32, 32) uint8; for N = 20 and 50,
+    points_N (count, N, 2) float64 and their best tours_N (count, N) int64.
+    """
     with np.load(ITEMS_FILE) as file:
-        arrays = {name: torch.from_numpy(file[name]) for name in file.files}
-    return {name: array if array.dtype in (torch.uint8, torch.float64) and "labels" not in name else array.long()
-            for name, array in arrays.items()}  # fmt: skip
+        return {name: torch.from_numpy(file[name]) for name in file.files}
 
 
 def batch_of(task: str, n: int, seed: int) -> tuple[Task, Batch]:
