@@ -1,6 +1,6 @@
 """Fixtures shared by the tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -11,6 +11,15 @@ from softrank_ext.model import DECODER_HEADS, SoftRankConfig, SoftRankModel
 # The same examples in every run, and no verdict about the machine's speed.
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """One thread for a whole file: models as small as in tests are faster so."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

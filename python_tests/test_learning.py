@@ -18,6 +18,7 @@ from softrank_ext.evaluate import evaluate
 from softrank_ext.tasks import Batch, Task
 from softrank_ext.train import TrainConfig, train
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 DATA = os.environ.get("SOFTRANK_DATA")
 NUM_SAMPLES = 20_000
 # One run (seed 0) measured 0.672, standard error 0.021 over its 512 lists; other seeds were not run.
@@ -36,15 +37,6 @@ BALLOTS = """# FILE NAME: ballots.soc
 5: 2,4,3,1
 3: 1,3,2,4
 """
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Models this small are faster on one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def small_model(task: Task, head: str = "pointer", width: int = 32, **changes: object) -> SoftRankModel:

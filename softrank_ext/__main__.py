@@ -200,9 +200,13 @@ def _run_train(options: Any, command: str) -> int:
 
 def _value_of(option: str, words: Sequence[str]) -> str | None:
     """The value that the last `option VALUE` or `option=VALUE` among the words has."""
-    values = [words[index + 1] for index, word in enumerate(words[:-1]) if word == option]
-    values += [word.split("=", 1)[1] for word in words if word.startswith(f"{option}=")]
-    return values[-1] if values else None
+    value = None
+    for index, word in enumerate(words):
+        if word == option:
+            value = words[index + 1] if index + 1 < len(words) else None
+        elif word.startswith(f"{option}="):
+            value = word.split("=", 1)[1]
+    return value
 
 
 def model_folder(name_or_folder: str | Path) -> str | Path:

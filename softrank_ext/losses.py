@@ -42,6 +42,16 @@ class NoisyOrders(NamedTuple):
     batch: Batch
     repeats: int
 
+    def arranged(self, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The instances' embedded items (B, N, D) and their mask as the network sees them: row by row, by slot."""
+        mask = self.batch.mask
+        embedded_t = arrange(embedded.repeat_interleave(self.repeats, 0), self.order_t)  # (R, N, D)
+        return embedded_t, None if mask is None else arrange(mask, self.order_t)
+
+    def slots(self) -> Tensor:
+        """The targets as the network sees them: the slots (R, N) that hold their items."""
+        return ranks_of(self.order_t).gather(1, self.target)
+
 
 def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: int, samples: Tensor) -> NoisyOrders:
     """Noisy orders of the config's process and their targets. samples: (B,) int64, the instances' numbers."""
@@ -165,11 +175,10 @@ class DenoisingLoss(nn.Module):
         # 1., 2. Noisy orders at times t, and the items arranged by them.
         noisy = noisy_orders(self.model.config, self.noising, batch, seed, samples)
         batch, mask = noisy.batch, noisy.batch.mask
-        embedded_t = arrange(embedded.repeat_interleave(noisy.repeats, 0), noisy.order_t)
-        mask_t = None if mask is None else arrange(mask, noisy.order_t)
+        embedded_t, mask_t = noisy.arranged(embedded)
 
         # 3. The target, as slots: where each of its items now stands.
-        slots = ranks_of(noisy.order_t).gather(1, noisy.target)
+        slots = noisy.slots()
 
         # 4. One teacher-forced pass.
         per_place = self.model.log_prob(embedded_t, noisy.t, slots, mask_t, is_embedded=True).per_place
@@ -223,14 +232,14 @@ class ReinforceLoss(nn.Module):
         embedded = self.model.embed(batch.items, batch.mask)
         differences = _squared_differences(self.model, batch)
         noisy = noisy_orders(self.model.config, self.noising, batch, seed, samples)
-        mask, N = noisy.batch.mask, noisy.target.shape[1]
-        embedded_t = arrange(embedded.repeat_interleave(noisy.repeats, 0), noisy.order_t)
-        mask_t = None if mask is None else arrange(mask, noisy.order_t)
-        slots = ranks_of(noisy.order_t).gather(1, noisy.target)
+        embedded_t, mask_t = noisy.arranged(embedded)
+        slots = noisy.slots()
         law = GeneralizedPlackettLuce(self.model.scores(embedded_t, noisy.t, slots, mask_t), mask_t)
         uniform = torch.stack(
             [
-                noise.uniform(seed, noisy.samples, 4 + number, N, stream=noise.TRAINING_STREAM, dtype=torch.float64)
+                noise.uniform(
+                    seed, noisy.samples, 4 + number, slots.shape[1], stream=noise.TRAINING_STREAM, dtype=torch.float64
+                )
                 for number in range(self.candidates)
             ]
         )  # (candidates, R, N)
@@ -244,7 +253,7 @@ class ReinforceLoss(nn.Module):
             centered = weights - self.running_mean
             if self.training:
                 self.running_mean.lerp_(weights.mean(), 1 - self.memory)
-            count = N * len(slots) if mask is None else mask.sum()
+            count = slots.numel() if mask_t is None else mask_t.sum()
             per_place = -law.log_prob(slots).sum() / count
         return -(centered * log_probs).sum(0).mean(), per_place
 

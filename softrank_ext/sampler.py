@@ -143,7 +143,8 @@ def sample(
     reflect_noise: noisy soft ranks keep the order pairs too (`bridge.reflect_pairs`), which the model saw no more often
     than chance in training.
     num_samples: draws per instance. steps: diffusion steps K, at times 1, (K-1)/K, ..., 1/K; by default the model's own
-    (`SoftRankConfig.reverse_times`). noise_scale: paper eta.
+    (`SoftRankConfig.reverse_times`). noise_scale: paper eta; like carry, nothing to models of riffles or of the order
+    before, whose state is an order.
     reference: "uniform" or "gaussian" soft ranks at time 1. decode: "sample" draws each prediction at the temperature,
     "greedy" takes the highest score at each place (the soft ranks' noise stays random), "beam" the most likely order
     that a beam of width `beam` finds (`search.beam_decode`). beam_kept: how many hypotheses go on from one diffusion
