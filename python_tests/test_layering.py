@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str] | None] = {
     },
     "likelihood": {"ops", "bridge", "model", "noise", "permutations", "sampler"},
     "metrics": {"permutations", "_libraries", "_C"},
+    "answers": {"metrics", "permutations", "sampler"},
     "checkpoint": {"model"},
     "tasks": {"permutations", "metrics", "tasks", "_libraries"},
     "baselines": {

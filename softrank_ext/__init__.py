@@ -6,6 +6,7 @@ from softrank_ext._libraries import build_info, installed_version, load_librarie
 load_libraries()
 
 from softrank_ext import baselines, bridge, checkpoint, distributions, metrics, noise, permutations  # noqa: E402
+from softrank_ext.answers import calibration, consensus, pairwise, rank_interval, top_k  # noqa: E402
 from softrank_ext.constraints import Constraints  # noqa: E402
 from softrank_ext.incremental import IncrementalDecoder  # noqa: E402
 from softrank_ext.likelihood import LikelihoodEstimate, log_likelihood  # noqa: E402
@@ -28,15 +29,20 @@ __all__ = [
     "SoftRankModel",
     "bridge",
     "build_info",
+    "calibration",
     "checkpoint",
+    "consensus",
     "decode_chamber",
     "distributions",
     "log_likelihood",
     "metrics",
     "noise",
     "ops",
+    "pairwise",
     "permutations",
     "pick",
+    "rank_interval",
     "reflect",
     "sample",
+    "top_k",
 ]

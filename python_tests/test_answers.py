@@ -1,0 +1,233 @@
+"""Answers from samples against all orders of a law, and their errors against repeated sampling."""
+
+import math
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from softrank_ext import Samples, answers, sample
+from softrank_ext.answers import calibration, consensus, pairwise, rank_interval, top_k
+from softrank_ext.distributions import Mallows, PlackettLuce
+
+# How often each of these orders was drawn: ten samples of four items.
+TABLE = torch.tensor([[1, 3, 2, 0]] * 5 + [[1, 2, 3, 0]] * 3 + [[0, 1, 3, 2]] * 2)
+SCORES = torch.tensor([0.3, 1.1, -0.4, 0.6], dtype=torch.float64)
+
+
+def exact_law(scores: Tensor) -> tuple[list[tuple[int, ...]], list[float]]:
+    """All orders of a Plackett-Luce law and their probabilities, by its definition."""
+    weights = scores.exp().tolist()
+    orders = list(permutations(range(len(weights))))
+    chances = []
+    for order in orders:
+        left, chance = sum(weights), 1.0
+        for item in order:
+            chance *= weights[item] / left
+            left -= weights[item]
+        chances.append(chance)
+    return orders, chances
+
+
+def kendall_distance(a: list[int], b: list[int]) -> int:
+    return sum((a.index(i) < a.index(j)) != (b.index(i) < b.index(j)) for i in range(len(a)) for j in range(i))
+
+
+def repeated(statistic, exact: Tensor, size: int = 200, times: int = 300) -> None:
+    """Answers of many independent sample sets scatter around the exact value, as wide as their errors say."""
+    torch.manual_seed(6)
+    drawn = PlackettLuce(SCORES).sample((times, size))
+    value, error = statistic(drawn)
+    assert ((value.mean(0) - exact).abs() < 4 * error.mean(0) / math.sqrt(times) + 1e-12).all()
+    spread = value.std(0)
+    assert (spread < 1.25 * error.mean(0) + 1e-12).all() and (spread > 0.8 * error.mean(0) - 1e-12).all()
+
+
+def test_pairwise_against_a_table():
+    value, error = pairwise(TABLE)
+    assert value.tolist() == [[0, 0.2, 0.2, 0.2], [0.8, 0, 1, 1], [0.8, 0, 0, 0.3], [0.8, 0, 0.7, 0]]
+    assert error[2, 3].item() == pytest.approx(math.sqrt(4 / 12 * 8 / 12 / 10))
+    assert error[1, 2] > 0, "ten of ten is not certain"
+
+
+def test_pairwise_against_enumeration():
+    orders, chances = exact_law(SCORES)
+    exact = torch.zeros(4, 4, dtype=torch.float64)
+    for order, chance in zip(orders, chances, strict=True):
+        for i in range(4):
+            for j in range(4):
+                exact[i, j] += chance * (order.index(i) < order.index(j))
+    off_diagonal = ~torch.eye(4, dtype=torch.bool)
+    repeated(lambda drawn: tuple(part[:, off_diagonal] for part in pairwise(drawn)), exact[off_diagonal])
+
+
+def test_top_k_against_a_table_and_enumeration():
+    assert top_k(TABLE, 1).value.tolist() == [0.2, 0.8, 0, 0]
+    assert top_k(TABLE, 3).value.tolist() == [0.2, 1, 0.8, 1]
+    orders, chances = exact_law(SCORES)
+    for k in (1, 2):
+        exact = [sum(c for o, c in zip(orders, chances, strict=True) if item in o[:k]) for item in range(4)]
+        repeated(lambda drawn, k=k: top_k(drawn, k), torch.tensor(exact, dtype=torch.float64))
+
+
+def test_rank_interval_against_a_table():
+    low, high, low_error, high_error = rank_interval(TABLE, 0.6)  # two of ten are cut off each side
+    assert low.tolist() == [3, 0, 1, 1]
+    assert high.tolist() == [3, 0, 2, 2]
+    # One error is sqrt(0.2 * 0.8 / 10) = 0.126: cuts of none and of three. Item 0 has places 0 0 3 3 3 ..., item 2 has
+    # 1 1 1 2 2 2 2 2 3 3.
+    assert low_error.tolist() == [1.5, 0, 0.5, 0]
+    assert high_error[1] == 0.5
+
+
+def test_rank_interval_against_enumeration():
+    orders, chances = exact_law(SCORES)
+    torch.manual_seed(2)
+    interval = rank_interval(PlackettLuce(SCORES).sample((20_000,)), 0.7)
+    for item in range(4):
+        mass = [sum(c for o, c in zip(orders, chances, strict=True) if o[place] == item) for place in range(4)]
+        low = next(place for place in range(4) if sum(mass[: place + 1]) > 0.15)
+        high = next(place for place in range(4) if sum(mass[: place + 1]) >= 0.85)
+        assert (int(interval.low[item]), int(interval.high[item])) == (low, high)
+        assert sum(mass[low : high + 1]) >= 0.7
+
+
+def test_errors_of_a_rank_interval_are_its_spread():
+    torch.manual_seed(9)
+    drawn = PlackettLuce(torch.linspace(0, 3, 40, dtype=torch.float64)).sample((200, 100))
+    interval = rank_interval(drawn, 0.8)
+    for end, error in ((interval.low, interval.low_error), (interval.high, interval.high_error)):
+        ratio = end.double().std(0).mean() / error.mean()
+        assert 0.75 < ratio < 1.35
+
+
+@pytest.mark.parametrize("N", [1, 2, 4, 6])
+def test_kemeny_is_the_best_of_all_orders(N):
+    torch.manual_seed(N)
+    drawn = torch.stack([torch.randperm(N) for _ in range(3 * 7)]).reshape(3, 7, N)
+    found = consensus(drawn)
+    assert found.is_exact and found.order.shape == (3, N)
+    for row in range(3):
+        costs = {
+            order: sum(kendall_distance(list(order), other) for other in drawn[row].tolist()) / 7
+            for order in permutations(range(N))
+        }
+        assert costs[tuple(found.order[row].tolist())] == pytest.approx(min(costs.values()))
+        assert found.distance[row].item() == pytest.approx(min(costs.values()))
+
+
+def test_local_search_against_the_exact_order(monkeypatch):
+    torch.manual_seed(3)
+    # Few samples of nearly uniform laws: many near-ties, where Borda is often not the best.
+    drawn = Mallows(torch.tensor([5, 2, 7, 0, 4, 1, 6, 3]), 0.9).sample((60, 5))
+    exact = consensus(drawn)
+    borda = consensus(drawn, "borda")
+    monkeypatch.setattr(answers, "MAX_EXACT", 0)
+    near = consensus(drawn)
+    assert exact.is_exact and not near.is_exact and not borda.is_exact
+    assert (near.distance >= exact.distance - 1e-9).all()
+    assert (near.distance <= borda.distance + 1e-9).all()
+    assert (near.distance - exact.distance).mean() < 0.2 * (borda.distance - exact.distance).mean()
+    assert (borda.distance > exact.distance + 1e-9).float().mean() > 0.3, "too easy to tell the searches apart"
+
+
+def test_consensus_of_many_items_comes_back_to_the_center():
+    torch.manual_seed(1)
+    center = torch.randperm(40)
+    drawn = Mallows(center, 0.6).sample((400,))
+    found = consensus(drawn)
+    assert not found.is_exact
+    assert torch.equal(found.order, center)
+    assert torch.equal(consensus(drawn, "borda").order, center)
+
+
+def test_borda_goes_by_mean_place():
+    # Mean places: item 0 2.4, item 1 0.2, item 2 1.9, item 3 1.5.
+    assert consensus(TABLE, "borda").order.tolist() == [1, 3, 2, 0]
+    # Where they differ: Kemeny goes by majorities, Borda by how far.
+    drawn = torch.tensor([[0, 1, 2, 3]] * 3 + [[1, 2, 3, 0]] * 2)
+    assert consensus(drawn).order.tolist() == [0, 1, 2, 3]
+    assert consensus(drawn, "borda").order.tolist() == [1, 0, 2, 3]
+
+
+def test_distance_and_its_error():
+    found = consensus(TABLE)
+    distances = [kendall_distance(found.order.tolist(), order) for order in TABLE.tolist()]
+    assert found.distance.item() == pytest.approx(np.mean(distances))
+    assert found.standard_error.item() == pytest.approx(np.std(distances, ddof=1) / math.sqrt(10))
+
+
+def test_calibration_against_a_table():
+    # Two instances. P(0 before 1) is 0.2, P(0 before 2) 0.2, P(1 before 2) 1 in the first; 0.75, 1, 1 in the second.
+    one = torch.tensor([[1, 2, 0]] * 4 + [[0, 1, 2]])
+    two = torch.tensor([[0, 1, 2]] * 3 + [[1, 0, 2]])
+    drawn = torch.stack((one, torch.cat((two, two[:1]))))  # P(0 before 1) is 0.8 in the second
+    truth = torch.tensor([[1, 0, 2], [0, 1, 2]])
+    found = calibration(drawn, truth, bins=2)
+    assert found.pairs.tolist() == [2, 4]
+    assert found.predicted.tolist() == pytest.approx([0.2, (1 + 0.8 + 1 + 1) / 4])
+    assert found.observed.tolist() == [0.5, 1.0]
+    assert found.expected_error == pytest.approx((abs(0.4 - 1) + abs(3.8 - 4)) / 6)
+    only = calibration(drawn, truth, bins=2, mask=torch.tensor([[True, True, False], [True, True, True]]))
+    assert only.pairs.tolist() == [1, 3]
+    assert calibration(drawn, truth, bins=10).pairs.sum() == 6
+    assert calibration(drawn, truth, bins=10).observed.isnan().sum() == 7
+
+
+def test_calibration_of_right_and_wrong_probabilities():
+    torch.manual_seed(4)
+    scores = 1.5 * torch.randn(400, 5, dtype=torch.float64)
+    truth = PlackettLuce(scores).sample()
+    right = calibration(PlackettLuce(scores).sample((500,)).transpose(0, 1), truth, bins=5)
+    off = (right.observed - right.predicted) / right.standard_error
+    assert off.abs().max() < 3.5
+    assert right.expected_error < 0.02
+    sure = calibration(PlackettLuce(3 * scores).sample((500,)).transpose(0, 1), truth, bins=5)
+    assert ((sure.observed - sure.predicted) / sure.standard_error).abs().max() > 6
+    assert sure.expected_error - right.expected_error > 5 * sure.expected_error_error
+
+
+def test_errors_of_a_calibration_are_its_spread():
+    torch.manual_seed(5)
+    scores = torch.randn(60, 50, 4, dtype=torch.float64)  # 60 studies of 50 instances
+    truth = PlackettLuce(scores).sample()
+    drawn = PlackettLuce(2 * scores).sample((100,)).permute(1, 2, 0, 3)
+    found = [calibration(drawn[i], truth[i], bins=4) for i in range(60)]
+    spread = torch.stack([(one.observed - one.predicted) for one in found]).std(0)
+    errors = torch.stack([one.standard_error for one in found]).mean(0)
+    assert ((spread / errors > 0.7) & (spread / errors < 1.3)).all()
+    spread = np.std([one.expected_error for one in found], ddof=1)
+    assert 0.7 < spread / np.mean([one.expected_error_error for one in found]) < 1.3
+
+
+def test_samples_numpy_and_padding(make_model):
+    model = make_model("pointer")
+    items, mask = torch.rand(2, 5, 2), torch.tensor([[True] * 5, [True, False, True, True, False]])
+    samples = sample(model, items, mask=mask, num_samples=20)
+    assert isinstance(samples, Samples)
+    by_tensor, by_samples, by_numpy = (pairwise(x) for x in (samples.order, samples, samples.numpy()))
+    assert torch.equal(by_tensor.value, by_samples.value) and torch.equal(by_tensor.value, by_numpy.value)
+    assert by_tensor.value.shape == (2, 5, 5)
+    assert top_k(samples, 3).value[1].tolist() == [1, 0, 1, 1, 0]
+    assert consensus(samples).order[1, 3:].tolist() == [1, 4]
+    assert rank_interval(samples).low[1, [1, 4]].tolist() == [3, 4]
+
+
+def test_errors_say_what_is_wanted():
+    truth = TABLE[:2]
+    for call, match in (
+        (lambda: pairwise(TABLE[0]), r"orders \(\.\.\., num_samples, N\) int64, got \(4,\)"),
+        (lambda: pairwise(TABLE.double()), "int64, got"),
+        (lambda: pairwise(TABLE * 0), "samples must hold each of 0 to 3 once"),
+        (lambda: top_k(TABLE, 5), "k must be an integer from 1 to 4, got 5"),
+        (lambda: rank_interval(TABLE, 1.0), "level must be between 0 and 1, got 1.0"),
+        (lambda: consensus(TABLE, "copeland"), "method must be one of 'kemeny', 'borda', got 'copeland'"),
+        (lambda: calibration(TABLE, TABLE[0]), r"samples must be \(B, num_samples, N\)"),
+        (lambda: calibration(TABLE.expand(2, 10, 4), truth, bins=0), "bins must be an integer of at least 1"),
+        (lambda: calibration(TABLE.expand(2, 10, 4), truth * 0), "true_order must hold each of 0 to 3 once"),
+        (lambda: calibration(TABLE.expand(2, 10, 4), truth, mask=truth), r"mask must be \(2, 4\) bool"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            call()
