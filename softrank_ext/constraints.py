@@ -184,13 +184,6 @@ class _Row(NamedTuple):
     together: list[tuple[int, ...]]
 
 
-class _Contradiction(NamedTuple):
-    """Why a row has no order: more items than places left to them; or both None where only a search found it out."""
-
-    items: list[int] | None
-    places: list[int] | None
-
-
 def _arrays_of(
     constraints: Constraints, real: tuple[int, ...], N: int, first: int | None
 ) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
@@ -208,9 +201,8 @@ def _arrays_of(
         groups = [f"; items {_listed(g)} stay together" for g in named.together if is_widened and set(g) & set(cycle)]
         raise ValueError(f"constraints contradict each other: {' before '.join(map(str, cycle))}{''.join(groups)}")
     allowed = _tightened(named, before, real, N)
-    contradiction = _contradiction(before, allowed, group, real)
-    if contradiction is not None:
-        raise ValueError(f"no order keeps the constraints: {_described(contradiction, named, real, N)}")
+    if not _can_begin(before, allowed, group, real):
+        raise ValueError(f"no order keeps the constraints: {_contradiction(named, allowed, real, N)}")
     return before if before.any() else None, allowed, group if (group >= 0).any() else None
 
 
@@ -261,7 +253,7 @@ def _pair_matrix(constraints: _Row, N: int) -> np.ndarray:
     block = {item: group for group in constraints.together for item in group}
     before = np.zeros((N, N), dtype=bool)
     for a, b in constraints.before:
-        if a in block and block[a] == block.get(b):
+        if block.get(a) == block.get(b):
             before[a, b] = True
         else:
             before[np.ix_(block.get(a, (a,)), block.get(b, (b,)))] = True
@@ -277,17 +269,17 @@ def _group_numbers(constraints: _Row, N: int) -> np.ndarray:
 
 def _cycle_of(before: np.ndarray, real: tuple[int, ...]) -> list[int] | None:
     """A cycle of the relation as items, the first again at the end; None if there is none."""
-    left = set(real)
+    left = np.array(real)
     while True:  # take away items without a predecessor; what stays has one inside
-        free = [item for item in left if not any(before[other, item] for other in left)]
-        if not left:
+        has_predecessor = before[np.ix_(left, left)].any(0)
+        if not has_predecessor.any():
             return None
-        if not free:
+        if has_predecessor.all():
             break
-        left -= set(free)
-    path = [min(left)]
+        left = left[has_predecessor]
+    path = [int(left[0])]
     while True:
-        path.append(min(other for other in left if before[other, path[-1]]))
+        path.append(int(left[before[left, path[-1]].argmax()]))
         if path[-1] in path[:-1]:
             return path[path.index(path[-1]) :][::-1]
 
@@ -302,43 +294,32 @@ def _tightened(constraints: _Row, before: np.ndarray, real: tuple[int, ...], N: 
     for item, place in constraints.forbidden:
         allowed[item, place] = False
     for item, place in constraints.pins.items():
-        allowed[item, :place] = allowed[item, place + 1 :] = False
-        allowed[[other for other in real if other != item], place] = False
-    if bool(allowed[np.ix_(real, range(count))].all()):
-        return None
-    pairs = [(a, b) for a, b in np.argwhere(before).tolist()]
-    blocks = constraints.together
+        allowed[item, :place] = allowed[item, place + 1 :] = False  # others keep the place: their windows have no hole
+    places = np.arange(N)
     while True:
         is_open = allowed.any(1)
         first = np.where(is_open, allowed.argmax(1), count)
         last = np.where(is_open, N - 1 - allowed[:, ::-1].argmax(1), -1)
-        for a, b in pairs:
-            first[b], last[a] = max(first[b], first[a] + 1), min(last[a], last[b] - 1)
-        for group in map(list, blocks):
+        first = np.maximum(first, np.where(before, first[:, None] + 1, 0).max(0))
+        last = np.minimum(last, np.where(before, last - 1, count).min(1))
+        for group in map(list, constraints.together):
             reach = len(group) - 1
             first[group] = np.maximum(first[group], first[group].max() - reach)
             last[group] = np.minimum(last[group], last[group].min() + reach)
-        places = np.arange(N)
         cut = allowed & (places >= first[:, None]) & (places <= last[:, None])
         if (cut == allowed).all():
             return allowed
         allowed = cut
 
 
-def _contradiction(
-    before: np.ndarray, allowed: np.ndarray | None, group: np.ndarray, real: tuple[int, ...]
-) -> _Contradiction | None:
-    """Why acyclic rules cannot be kept, None if they can."""
+def _can_begin(before: np.ndarray, allowed: np.ndarray | None, group: np.ndarray, real: tuple[int, ...]) -> bool:
+    """Whether some order keeps rules without cycles."""
     if allowed is None:
-        return None
-    violator = _hall_violator(allowed, real)
-    if violator is not None:
-        return _Contradiction(violator, np.flatnonzero(allowed[violator].any(0)).tolist())
+        return True
     mask = torch.zeros(1, len(allowed), dtype=torch.bool)
     mask[0, list(real)] = True
     rules = [torch.from_numpy(rule)[None] for rule in (before, allowed, group)]
-    can_begin = ops.allowed_picks(torch.empty(1, 0, dtype=torch.int64), mask, *rules)
-    return None if bool(can_begin.any()) else _Contradiction(None, None)
+    return bool(ops.allowed_picks(torch.empty(1, 0, dtype=torch.int64), mask, *rules).any())
 
 
 def _hall_violator(allowed: np.ndarray, real: tuple[int, ...]) -> list[int] | None:
@@ -369,16 +350,18 @@ def _hall_violator(allowed: np.ndarray, real: tuple[int, ...]) -> list[int] | No
     return None
 
 
-def _described(contradiction: _Contradiction, constraints: _Row, real: tuple[int, ...], N: int) -> str:
+def _contradiction(constraints: _Row, allowed: np.ndarray | None, real: tuple[int, ...], N: int) -> str:
+    """What contradicts itself, in words: items that have too few places, and rules of which none can be dropped."""
     parts = []
-    if contradiction.items is not None:
-        items, places = contradiction.items, contradiction.places or []
+    items = None if allowed is None else _hall_violator(allowed, real)
+    if allowed is not None and items is not None:
+        places = np.flatnonzero(allowed[items].any(0)).tolist()
         left = f"only place{'s' * (len(places) > 1)} {_listed(places)}" if places else "no place"
         parts.append(
             f"item{'s' * (len(items) > 1)} {_listed(items)} {'have' if len(items) > 1 else 'has'} {left} left"
             + (f" ({len(items)} items for {len(places)})" if len(items) > 1 else "")
         )
-    if constraints.before or constraints.together or contradiction.items is None:
+    if constraints.before or constraints.together:
         core = _smallest_contradiction(constraints, real, N)
         said = [f"{a} before {b}" for a, b in core.before]
         said += [f"item {item} pinned to place {place}" for item, place in core.pins.items()]
@@ -398,7 +381,7 @@ def _smallest_contradiction(constraints: _Row, real: tuple[int, ...], N: int) ->
     def contradicts(fewer: _Row) -> bool:
         before = _pair_matrix(fewer, N)
         allowed = _tightened(fewer, before, real, N)
-        return _contradiction(before, allowed, _group_numbers(fewer, N), real) is not None
+        return not _can_begin(before, allowed, _group_numbers(fewer, N), real)
 
     for pair in constraints.before:
         fewer = kept._replace(before=[other for other in kept.before if other != pair])

@@ -5,7 +5,7 @@
 // - with windows of places but no groups: deadlines counted;
 // - with holes in the windows but neither pairs nor groups: alternating paths of a matching that is kept;
 // - anything else: a search for a completion, cut by all of these, that remembers sets of placed items.
-// Rules must be satisfiable, pairs hold for whole groups, and windows be tightened along pairs and groups.
+// Pairs must have no cycle and hold for whole groups, windows must be tightened along pairs and groups.
 #pragma once
 
 #include <algorithm>
@@ -57,7 +57,7 @@ class RowConstraints {
     } else {
       test_ = Test::search;
     }
-    if (test_ == Test::matching || test_ == Test::search) match_all();
+    is_matched_ = !has_windows_ || match_all();
     if (test_ == Test::search) begin_search();
   }
 
@@ -150,7 +150,7 @@ class RowConstraints {
 
   // Items that break no rule at once and pass the tests that are quick; in search the earliest deadline comes first.
   void find_candidates(std::vector<int64_t>& candidates) {
-    if (place_ == count_) return;
+    if (place_ == count_ || !is_matched_) return;
     const int64_t latest = has_windows_ ? first_tight_deadline() : count_ - 1;
     if (test_ == Test::matching || test_ == Test::search) reach();
     for (int64_t item = 0; item < count_; ++item) {
@@ -181,16 +181,18 @@ class RowConstraints {
     return tight;
   }
 
-  // A perfect matching of items and places by augmenting paths; an item stays without a place if there is none.
-  void match_all() {
+  // A perfect matching of items and places by augmenting paths; false if there is none.
+  bool match_all() {
     place_of_.assign(count_, none);
     item_at_.assign(count_, none);
     is_reached_.assign(count_, 0);
     came_from_.assign(count_, none);
     for (int64_t item = 0; item < count_; ++item) {
       const int64_t end = search_path(item, none);
-      if (end != none) augment(end);
+      if (end == none) return false;
+      augment(end);
     }
+    return true;
   }
 
   // Breadth first from an item over alternating paths: place by place that it may have, then whose place that is.
@@ -229,19 +231,12 @@ class RowConstraints {
   }
 
   // Marks the items that may be matched to the next place: its own, and those whose place its own can take over.
-  void reach() {
-    const int64_t own = item_at_[place_];
-    if (own == none) {
-      std::fill(is_reached_.begin(), is_reached_.end(), 0);
-      return;
-    }
-    search_path(own, place_);
-  }
+  void reach() { search_path(item_at_[place_], place_); }
 
   // Makes the item that now stands at the next place matched to it.
   void rematch(int64_t item) {
     const int64_t own = item_at_[place_];
-    if (own == item || own == none || place_of_[item] == none) return;
+    if (own == item) return;
     // The item leaves its place; the one that held the next place gets there along an alternating path.
     const int64_t freed = place_of_[item];
     item_at_[freed] = none;
@@ -249,7 +244,8 @@ class RowConstraints {
     place_of_[item] = place_;
     item_at_[place_] = item;
     const int64_t end = search_path(own, place_);
-    if (end != none) augment(end);
+    is_matched_ = end != none;  // always, for an item that may come next
+    if (is_matched_) augment(end);
   }
 
   // Items that all rules treat alike are one kind: a set of placed items counts only how many there are of each.
@@ -319,7 +315,7 @@ class RowConstraints {
   RowRules rules_;
   int64_t n_, count_, place_, open_group_, states_;
   Test test_;
-  bool has_pairs_, has_groups_, has_windows_, has_holes_;
+  bool has_pairs_, has_groups_, has_windows_, has_holes_, is_matched_;
   std::vector<int64_t> index_;                   // real items by number
   std::vector<char> is_placed_;                  // by item
   std::unique_ptr<bool[]> is_next_;              // by item: what `next` found
