@@ -695,7 +695,8 @@ class SoftRankModel(nn.Module):
         """All stagewise scores in one pass, as SymmetricDiffusers does: N zero tokens, one per place, follow the items.
 
         Items attend to items; the token of a place attends to items and to tokens of earlier places. A score is the
-        inner product of a place's output and a slot's.
+        inner product of a place's output and a slot's. (The published code lets the tokens stand for slots and the
+        items' outputs for places; a network that is learned can have it either way.)
         """
         _, N, D = embedded.shape
         positions = self._positions(embedded, mask)  # (B or 1, N)

@@ -2,9 +2,9 @@
 
 It is made of parts that Soft-Rank Diffusion has as well: the process is `riffle`, the networks are the heads `gpl` and
 `pl` of SoftRankModel, the losses `losses.DenoisingLoss` and, for jigsaws, `losses.ReinforceLoss`; `sample` goes back in
-time, greedily, by draws, or with a beam carried over the jumps. Here are the settings of the published experiments. Their
-schedule is `--schedule transformer --warmup 51600 --learning-rate 3.891e-4 --iterations 112560`; for 200 items they took
-`--model.head pl --times drawn --draws 1`.
+time, greedily, by draws, or with a beam carried over the jumps. Here are the settings of the published experiments.
+Their schedule is `--schedule transformer --warmup 51600 --learning-rate 3.891e-4 --iterations 112560`; for 200 items
+they took `--model.head pl --times drawn --draws 1`.
 """
 
 from collections.abc import Mapping
