@@ -1,4 +1,4 @@
-"""Smoke test of bench/ops.py: it runs, its JSON line holds what it should, --compare can fail. No speed is judged."""
+"""Smoke tests of bench/: the scripts run, their JSON holds what it should, --compare can fail. No speed is judged."""
 
 import importlib
 import json
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from synthetic_data import write_cifar10, write_mnist
 
 BENCH = Path(__file__).parents[1] / "bench"
 pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench folder")
@@ -103,3 +104,72 @@ def test_runtime_benchmark_refuses_nonsense():
     assert "invalid choice: 5 (choose from 3, 4, 8)" in run.stderr
     run = _run_script("runtime.py", "--samples", "0")
     assert "--samples must be at least 1, got 0" in run.stderr
+
+
+def test_tables_are_made_and_gone_on_with(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOFTRANK_DATA", str(write_mnist(tmp_path / "data")))
+    runs, output = tmp_path / "runs", tmp_path / "results"
+    words = ["tables.py", "--budget", "0.002", "--batch-size", "2", "--count", "4", "--threads", "1"]
+    words += ["--sizes", "9", "--runs", str(runs), "--output", str(output)]
+    run = _run_script(*words, "--table", "sorting", "--rows", "DiffSort", "Lehmer code")
+    assert run.returncode == 0, run.stderr
+    record = json.loads((output / "table_sorting.json").read_text())
+    rows = {result["name"]: result for result in record["results"]}
+    assert list(rows) == ["DiffSort", "Lehmer code"]
+    assert "Budget and hardware differ from the paper's" in record["note"]
+    sorter = rows["DiffSort"]["evaluations"][0]
+    assert sorter["paper"] == {"kendall_tau": 0.8163, "accuracy": 0.5555, "correctness": 0.8643}
+    assert {"accuracy", "tie_aware_accuracy", "tie_aware_correctness"} <= sorter["metrics"].keys()
+    assert rows["DiffSort"]["updates"] >= 1 and rows["DiffSort"]["seconds"] > 0
+    assert rows["DiffSort"]["training"]["schedule"] == "cosine"
+    text = (output / "table_sorting.md").read_text()
+    assert "| 9 | DiffSort |" in text and "| 0.5555 |" in text and record["note"] in text
+    # A row that is done is not done again; one that was killed goes on from its checkpoint.
+    done, killed = (runs / "sorting" / f"{name}-9" for name in ("DiffSort", "Lehmer-code"))
+    before = (done / "result.json").stat().st_mtime_ns
+    (killed / "result.json").unlink()
+    again = _run_script(*words, "--table", "sorting", "--rows", "DiffSort", "Lehmer code", "--json")
+    assert again.returncode == 0, again.stderr
+    assert (done / "result.json").stat().st_mtime_ns == before
+    assert [result["name"] for result in json.loads(again.stdout)] == ["DiffSort", "Lehmer code"]
+    plan = json.loads((killed / "plan.json").read_text())
+    assert json.loads((killed / "metrics.jsonl").read_text().splitlines()[-1])["iteration"] == plan["iterations"]
+    words[2] = "0.004"
+    other = _run_script(*words, "--table", "sorting", "--rows", "DiffSort")
+    assert other.returncode != 0 and "take another --runs" in other.stderr
+
+
+def test_every_row_of_every_table_makes_a_model(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.setenv("SOFTRANK_DATA", str(write_cifar10(tmp_path / "data")))
+    tables = importlib.import_module("tables")
+    words = ["--budget", "1", "--runs", str(tmp_path), "--instances", "2", "--count", "2", "--table", "sorting"]
+    args = tables._parser().parse_args(words)
+    numbers = {"sorting": 5, "tsp": 3, "jigsaw": 3, "ablation": 10, "reference": 8}  # lines that are the paper's
+    for name, table in tables.TABLES.items():
+        size = table.sizes[0]
+        task = tables.task_of(name, size, args)
+        for row in table.rows:
+            method = tables.method_of(row.method)
+            model = method.make(task, tables.dataclasses.replace(method.options(task.name), **row.model))
+            assert tables.config_of(row, task, size, args).schedule == "cosine"
+            for key, value in row.model.items():
+                assert getattr(model.config, key) == value
+        lines = [numbers for row in table.rows for numbers in row.paper.values()]
+        assert len(lines) == numbers[name]
+        assert all(tuple(line) == table.sizes for line in lines)
+
+
+def test_tables_refuse_nonsense():
+    run = _run_script("tables.py", "--table", "sorting", "--budget", "0")
+    assert "--budget must be positive, got 0.0" in run.stderr
+    run = _run_script("tables.py", "--table", "tsp", "--budget", "1", "--rows", "DiffSort")
+    assert "--rows must be of SymmetricDiffusers, GPL; Soft-Rank, cGPL" in run.stderr
+
+
+def test_times_of_several_starts_add_up(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    tables = importlib.import_module("tables")
+    lines = [{"iteration": i, "seconds": s} for i, s in ((1, 2.0), (2, 5.0), (3, 1.0), (4, 4.0), (5, 0.5))]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert tables.training_seconds(tmp_path) == 5.0 + 4.0 + 0.5

@@ -81,6 +81,39 @@ def test_symmetric_diffusers(ballots):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("words", "model_type", "decode"),
+    [
+        (["--method", "diffsort", "--model.network", "bitonic", "--model.swap", "optimal"], "diffsort", "greedy"),
+        (["--method", "error-free-diffsort", *SMALL, "--model.hard-weight", "0"], "diffsort", "greedy"),
+        (["--method", "lehmer", *SMALL], "factorised", "sample"),
+        (["--method", "lehmer", "--model.code", "insertion", *SMALL], "factorised", "sample"),
+    ],
+)
+def test_one_pass_baselines(ballots, words, model_type, decode, capsys):
+    train = ["train", "preferences", *words, *QUICK, "--output", "run"]
+    assert main(train) == 0
+    assert json.loads((ballots / "run" / "last" / "config.json").read_text())["model_type"] == model_type
+    assert main(["evaluate", "preferences", "run", "--count", "4", "--output", "row.json"]) == 0
+    command = ["sample", "run", "items.npz", "orders.json", "--num-samples", "3", "--decode", decode]
+    drawn = []
+    for seed in ("1", "1", "2"):
+        assert main([*command, "--seed", seed]) == 0
+        drawn.append([row["order"] for row in json.loads((ballots / "orders.json").read_text())])
+    assert len(drawn[0]) == 6 and all(sorted(order) == [0, 1, 2, 3] for order in drawn[0])
+    assert drawn[0] == drawn[1]
+    assert (drawn[0] != drawn[2]) == (decode == "sample")
+    assert main([*train, "--resume"]) == 0  # nothing is left to do
+    if decode == "greedy":
+        assert main(["sample", "run", "items.npz", "orders.json"]) == 1
+        assert 'it needs decode="greedy"' in capsys.readouterr().err
+
+
+def test_error_free_diffsort_has_the_published_settings(ballots, capsys):
+    assert main(["train", "preferences", "--method", "error-free-diffsort", *QUICK, "--output", "run"]) == 1
+    assert "they must be images or vectors, got (4, 4) torch.int64; set hard_weight to 0" in capsys.readouterr().err
+
+
 def test_the_method_may_stand_in_a_file(ballots):
     (ballots / "run.yaml").write_text("method: symmetric-diffusers\nmodel:\n  visited: [0, 3, 8]\n  head: pl\n")
     row = run_through(ballots, ["--config", "run.yaml", *SMALL])
