@@ -298,12 +298,12 @@ def config_of(row: Row, task: Task, size: int, args: argparse.Namespace) -> Trai
 
 
 def seconds_per_update(model: torch.nn.Module, task: Task, config: TrainConfig, budget: float) -> float:
-    """Time updates of a copy of the model, after a warm-up, until a few seconds have passed."""
+    """Time updates of a copy of the model until a few seconds have passed, after a first one unless that took long."""
     updates = 1
     while True:
         trial = dataclasses.replace(config, iterations=updates, log_every=updates, warmup=0)
         seconds = timed_once(lambda: train(copy.deepcopy(model), task, trial, quiet=True))  # noqa: B023
-        if updates > 1 and (seconds > min(5.0, 0.1 * budget) or updates >= 1000):
+        if seconds > 10 or (updates > 1 and seconds > min(5.0, 0.1 * budget)):
             return seconds / updates
         updates *= 4
 
@@ -452,9 +452,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     table = TABLES[args.table]
     if not args.budget > 0:
         parser.error(f"--budget must be positive, got {args.budget}")

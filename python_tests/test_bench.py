@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from synthetic_data import write_cifar10, write_mnist
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -106,13 +107,20 @@ def test_runtime_benchmark_refuses_nonsense():
     assert "--samples must be at least 1, got 0" in run.stderr
 
 
-def test_tables_are_made_and_gone_on_with(tmp_path, monkeypatch):
+@pytest.fixture
+def tables(monkeypatch):
+    """bench/tables.py as a module."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("tables")
+
+
+def test_tables_are_made_and_gone_on_with(tables, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SOFTRANK_DATA", str(write_mnist(tmp_path / "data")))
     runs, output = tmp_path / "runs", tmp_path / "results"
-    words = ["tables.py", "--budget", "0.002", "--batch-size", "2", "--count", "4", "--threads", "1"]
-    words += ["--sizes", "9", "--runs", str(runs), "--output", str(output)]
-    run = _run_script(*words, "--table", "sorting", "--rows", "DiffSort", "Lehmer code")
-    assert run.returncode == 0, run.stderr
+    words = ["--budget", "0.002", "--batch-size", "2", "--count", "4", "--threads", str(torch.get_num_threads())]
+    words += ["--table", "sorting", "--sizes", "9", "--runs", str(runs), "--output", str(output)]
+    words += ["--rows", "DiffSort", "Lehmer code"]
+    assert tables.main(words) == 0
     record = json.loads((output / "table_sorting.json").read_text())
     rows = {result["name"]: result for result in record["results"]}
     assert list(rows) == ["DiffSort", "Lehmer code"]
@@ -127,22 +135,27 @@ def test_tables_are_made_and_gone_on_with(tmp_path, monkeypatch):
     # A row that is done is not done again; one that was killed goes on from its checkpoint.
     done, killed = (runs / "sorting" / f"{name}-9" for name in ("DiffSort", "Lehmer-code"))
     before = (done / "result.json").stat().st_mtime_ns
-    (killed / "result.json").unlink()
-    again = _run_script(*words, "--table", "sorting", "--rows", "DiffSort", "Lehmer code", "--json")
-    assert again.returncode == 0, again.stderr
-    assert (done / "result.json").stat().st_mtime_ns == before
-    assert [result["name"] for result in json.loads(again.stdout)] == ["DiffSort", "Lehmer code"]
     plan = json.loads((killed / "plan.json").read_text())
-    assert json.loads((killed / "metrics.jsonl").read_text().splitlines()[-1])["iteration"] == plan["iterations"]
-    words[2] = "0.004"
-    other = _run_script(*words, "--table", "sorting", "--rows", "DiffSort")
-    assert other.returncode != 0 and "take another --runs" in other.stderr
+    (killed / "plan.json").write_text(json.dumps(plan | {"iterations": 3, "warmup": 0, "log_every": 5}))
+    for path in ("result.json", "metrics.jsonl", "run.json", "last/training.safetensors"):
+        (killed / path).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("softrank_ext.train._Stop.is_asked", lambda *_: True)  # as Ctrl-C does, after the first update
+        assert tables.main(words) == 130
+    assert not (killed / "result.json").exists()
+    capsys.readouterr()
+    assert tables.main([*words, "--json"]) == 0
+    assert [result["name"] for result in json.loads(capsys.readouterr().out)] == ["DiffSort", "Lehmer code"]
+    iterations = [json.loads(line)["iteration"] for line in (killed / "metrics.jsonl").read_text().splitlines()]
+    assert iterations == [1, 3]
+    assert (done / "result.json").stat().st_mtime_ns == before
+    words[1] = "0.004"
+    with pytest.raises(SystemExit, match="take another --runs"):
+        tables.main(words)
 
 
-def test_every_row_of_every_table_makes_a_model(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
+def test_every_row_of_every_table_makes_a_model(tables, tmp_path, monkeypatch):
     monkeypatch.setenv("SOFTRANK_DATA", str(write_cifar10(tmp_path / "data")))
-    tables = importlib.import_module("tables")
     words = ["--budget", "1", "--runs", str(tmp_path), "--instances", "2", "--count", "2", "--table", "sorting"]
     args = tables._parser().parse_args(words)
     numbers = {"sorting": 5, "tsp": 3, "jigsaw": 3, "ablation": 10, "reference": 8}  # lines that are the paper's
@@ -160,16 +173,17 @@ def test_every_row_of_every_table_makes_a_model(tmp_path, monkeypatch):
         assert all(tuple(line) == table.sizes for line in lines)
 
 
-def test_tables_refuse_nonsense():
-    run = _run_script("tables.py", "--table", "sorting", "--budget", "0")
-    assert "--budget must be positive, got 0.0" in run.stderr
-    run = _run_script("tables.py", "--table", "tsp", "--budget", "1", "--rows", "DiffSort")
-    assert "--rows must be of SymmetricDiffusers, GPL; Soft-Rank, cGPL" in run.stderr
+def test_tables_refuse_nonsense(tables, capsys):
+    for words, message in (
+        (["--table", "sorting", "--budget", "0"], "--budget must be positive, got 0.0"),
+        (["--table", "tsp", "--budget", "1", "--rows", "DiffSort"], "--rows must be of SymmetricDiffusers, GPL; Soft-"),
+    ):
+        with pytest.raises(SystemExit):
+            tables.main(words)
+        assert message in capsys.readouterr().err
 
 
-def test_times_of_several_starts_add_up(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
-    tables = importlib.import_module("tables")
+def test_times_of_several_starts_add_up(tables, tmp_path):
     lines = [{"iteration": i, "seconds": s} for i, s in ((1, 2.0), (2, 5.0), (3, 1.0), (4, 4.0), (5, 0.5))]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert tables.training_seconds(tmp_path) == 5.0 + 4.0 + 0.5

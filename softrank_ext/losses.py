@@ -55,7 +55,7 @@ class NoisyOrders(NamedTuple):
 
 def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: int, samples: Tensor) -> NoisyOrders:
     """Noisy orders of the config's process and their targets. samples: (B,) int64, the instances' numbers."""
-    if config.target == "previous" and not _is_whole(batch):
+    if config.target == "previous" and not batch.is_whole():
         raise ValueError('target "previous" needs whole orders, and this batch knows only leading places')
     draws = noising.draws
     if draws > 1:
@@ -72,14 +72,6 @@ def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: i
     else:
         order_t, target = _soft_rank_orders(config, noising, batch, t, seed, samples)
     return NoisyOrders(order_t, target, t, samples, batch, repeats)
-
-
-def _is_whole(batch: Batch) -> bool:
-    """Whether all places of all orders are known."""
-    if batch.known is None:
-        return True
-    sizes = batch.order.shape[1] if batch.mask is None else batch.mask.sum(1)
-    return bool((batch.known >= sizes).all())
 
 
 def times_from(config: SoftRankConfig, uniform: Tensor) -> Tensor:
@@ -227,7 +219,7 @@ class ReinforceLoss(nn.Module):
 
     def forward(self, batch: Batch, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of a batch, and the cross-entropy of the targets per place; arguments as in `DenoisingLoss`."""
-        if batch.first is not None or not _is_whole(batch):
+        if batch.first is not None or not batch.is_whole():
             raise ValueError("the objective reinforce needs whole orders with no item first by decree")
         embedded = self.model.embed(batch.items, batch.mask)
         differences = _squared_differences(self.model, batch)

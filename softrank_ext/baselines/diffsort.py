@@ -137,7 +137,7 @@ class SortingLoss(nn.Module):
         config = self.model.config
         if batch.first is not None:
             raise ValueError("a diffsort model sorts by scores: it cannot let an item stand first by decree")
-        if batch.known is not None and config.hard_weight > 0:
+        if config.hard_weight > 0 and not batch.is_whole():
             raise ValueError("the hard term needs whole orders, and this batch knows only leading places")
         scores, order, items = self.model.embed(batch.items, batch.mask), batch.order, batch.items
         N, counts, is_counted = order.shape[1], None, None

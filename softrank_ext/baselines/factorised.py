@@ -185,9 +185,10 @@ class _CodeLoss(nn.Module):
         per_place = self.model.log_prob(batch.items, batch.order, batch.mask, batch.first).per_place
         B, N = batch.order.shape
         number = torch.tensor(B * N, device=per_place.device) if batch.mask is None else batch.mask.sum()
-        if batch.known is not None:
+        if not batch.is_whole():
             if self.model.config.code != "lehmer":
                 raise ValueError("an insertion code needs whole orders, and this batch knows only leading places")
+            assert batch.known is not None
             is_known = torch.arange(N, device=per_place.device) < batch.known[:, None]
             per_place, number = per_place.masked_fill(~is_known, 0.0), is_known.sum()
         total = -per_place.sum()

@@ -28,6 +28,13 @@ class Batch:
     known: Tensor | None = None
     extras: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def is_whole(self) -> bool:
+        """Whether all places of all orders are known."""
+        if self.known is None:
+            return True
+        sizes = self.order.shape[1] if self.mask is None else self.mask.sum(1)
+        return bool((self.known >= sizes).all())
+
 
 class Task(Protocol):
     """What training and evaluation ask of a task."""
