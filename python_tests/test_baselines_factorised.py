@@ -93,7 +93,7 @@ def test_probabilities_sum_to_one_with_padding_and_a_first_item(code):
         orders = torch.tensor([[*order, 4, 1] for order in real_orders])
         B = len(orders)
         firsts = None if first is None else first.expand(B)
-        total = model.log_prob(items.expand(B, -1, -1), orders, mask.expand(B, -1), firsts).total
+        total = model.log_prob(items.expand(B, -1, -1), orders, mask.expand(B, -1), firsts).total.detach()
         assert float(total.exp().sum()) == pytest.approx(1, abs=1e-12)
         samples = sample(model, items, mask=mask, first=first, num_samples=200)
         assert {tuple(order[:4]) for order in samples.order[0].tolist()} <= set(real_orders)
