@@ -19,6 +19,7 @@ import torch
 import tyro
 
 from softrank_ext import bridge, build_info, checkpoint, noise, ops
+from softrank_ext.constraints import Constraining, Constraints, read_constraints
 from softrank_ext.methods import METHODS, method_of
 from softrank_ext.permutations import ranks_of
 from softrank_ext.sampler import sample
@@ -316,6 +317,14 @@ def _sample(
     beam: int | None = None,
     beam_kept: int = 1,
     first: int | None = None,
+    constraints: Path | None = None,
+    before: tuple[str, ...] = (),
+    pin: tuple[str, ...] = (),
+    forbid: tuple[str, ...] = (),
+    together: tuple[str, ...] = (),
+    law: Literal["prefix", "conditioned"] = "prefix",
+    particles: int = 16,
+    reflect_noise: bool = False,
     seed: int = 0,
     device: Device = None,
     config: ConfigFile = None,
@@ -334,6 +343,14 @@ def _sample(
         beam: Width of the beam of --decode beam.
         beam_kept: Hypotheses that a beam carries from step to step.
         first: The item that stands first, for a model of tours; 0 for .tsp files.
+        constraints: JSON file of rules: before, pins, forbidden, together; a list of such for one per instance.
+        before: Pairs 3:5, item 3 stands before item 5; this and the next three hold for all instances.
+        pin: Pairs 3:0, item 3 stands at place 0; -1 is the last place.
+        forbid: Pairs 3:0, item 3 does not stand at place 0.
+        together: Groups 1,2,3 of items that stand next to each other.
+        law: Of draws under constraints: pick by pick (fast), or the model's law given them.
+        particles: Weighted draws per sample, for --law conditioned.
+        reflect_noise: Noise keeps the order pairs too.
         seed: Another seed, other draws.
     """
     from softrank_ext.item_files import check_writable, read_items, write_orders
@@ -349,6 +366,10 @@ def _sample(
         source.items,
         mask=source.mask,
         first=first,
+        constraints=_constraints(constraints, before, pin, forbid, together),
+        law=law,
+        particles=particles,
+        reflect_noise=reflect_noise,
         num_samples=num_samples,
         steps=steps,
         noise_scale=noise_scale,
@@ -361,7 +382,45 @@ def _sample(
         progress=sys.stderr.isatty(),
     )
     write_orders(output, samples, source)
+    if samples.effective_size is not None:
+        least = float(samples.effective_size.min())
+        print(f"effective sample size {least:.1f} of {num_samples * particles} draws, in the worst instance")
     print(f"{samples.order.shape[0] * samples.order.shape[1]} orders written to {output}")
+
+
+def _constraints(
+    path: Path | None, before: Sequence[str], pin: Sequence[str], forbid: Sequence[str], together: Sequence[str]
+) -> Constraining:
+    """The rules that the options of `sample` give."""
+    if path is not None:
+        if before or pin or forbid or together:
+            raise ValueError("--constraints FILE excludes --before, --pin, --forbid and --together, got both")
+        return read_constraints(path)
+    if not (before or pin or forbid or together):
+        return None
+
+    def numbers(option: str, word: str, separator: str, count: int | None = None) -> list[int]:
+        parts = word.split(separator)
+        try:
+            found = [int(part) for part in parts]
+        except ValueError:
+            found = []
+        if not found or count not in (None, len(found)):
+            wanted = separator.join(("3", "5", "7")[:count])
+            raise ValueError(f"--{option} must be written like {wanted}, got {word!r}")
+        return found
+
+    pins: dict[int, int] = {}
+    for word in pin:
+        item, place = numbers("pin", word, ":", 2)
+        if pins.setdefault(item, place) != place:
+            raise ValueError(f"--pin must name an item once, {item} is pinned to {pins[item]} and {place}")
+    return Constraints(
+        before=[(a, b) for a, b in (numbers("before", word, ":", 2) for word in before)],
+        pins=pins,
+        forbidden=[(item, place) for item, place in (numbers("forbid", word, ":", 2) for word in forbid)],
+        together=[numbers("together", word, ",") for word in together],
+    )
 
 
 def _generate_tsp(

@@ -179,6 +179,61 @@ def plot_tour(frames: Frames, points: Tensor, true_order: Tensor, title: str = "
     return _plot_steps(frames, draw, title, "length above the best (dashed)")
 
 
+def plot_deliveries(
+    points: Tensor, tours: Mapping[str, Tensor], deliveries: Sequence[tuple[int, int]], title: str = ""
+) -> "Figure":
+    """Tours by name, a panel each, with what is fetched where and brought where.
+
+    points: (N, 2). tours: orders (N,) int64, the depot first. deliveries: pairs (pickup, delivery) of items; a pair has
+    one colour, and its arrow is dashed and red where a tour comes to the delivery first.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.6 * len(tours), 5.0), layout="constrained")
+    panels = figure.subplots(1, len(tours), squeeze=False)[0]
+    places = points.double()
+    for axes, (name, order) in zip(panels, tours.items(), strict=True):
+        place = {item: at for at, item in enumerate(order.tolist())}
+        closed = [*order.tolist(), int(order[0])]
+        for at, (here, there) in enumerate(pairwise(closed)):
+            shade = str(0.15 + 0.6 * at / len(order))  # dark where the tour begins
+            axes.annotate(
+                "", places[there].tolist(), places[here].tolist(),
+                arrowprops={"arrowstyle": "-|>", "color": shade, "linewidth": 1.4, "shrinkA": 5, "shrinkB": 5},
+            )  # fmt: skip
+        broken = 0
+        for number, (pickup, delivery) in enumerate(deliveries):
+            colour = _place_colour(number, len(deliveries))
+            if place[pickup] > place[delivery]:
+                broken += 1
+                axes.plot(*places[[pickup, delivery]].T.tolist(), color=_WRONG, linewidth=1.2, linestyle=(0, (3, 3)))
+            axes.plot(*places[[pickup]].T.tolist(), "^", color=colour, markersize=10, zorder=3)
+            axes.plot(
+                *places[[delivery]].T.tolist(), "v", markerfacecolor="white", markeredgecolor=colour, markersize=9,
+                markeredgewidth=2.2, zorder=3,
+            )  # fmt: skip
+            for item in (pickup, delivery):
+                axes.annotate(
+                    chr(ord("A") + number), places[item].tolist(), (7, 5), textcoords="offset points", weight="bold",
+                    color=colour,
+                )  # fmt: skip
+        others = [item for item in place if item not in {end for pair in deliveries for end in pair}]
+        axes.plot(*places[others].T.tolist(), "o", color="0.3", markersize=3.5, zorder=2)
+        axes.plot(*places[order[:1]].T.tolist(), "s", color="0.1", markersize=9, zorder=4)
+        length = float(tour_length(places[None], order[None]))
+        said = f"{broken} of {len(deliveries)} deliveries before their pickup" if broken else "every pickup first"
+        axes.set_title(f"{name}\nlength {length:.2f}, {said}", fontsize="medium")
+        axes.set(xticks=[], yticks=[], aspect="equal")
+        axes.margins(0.07)
+        axes.spines[:].set_color("0.8")
+    figure.suptitle(title)
+    figure.supxlabel(
+        "square: start; filled: pickup, hollow: delivery of the same letter; the tour fades from dark to light",
+        fontsize="small", color="0.35",
+    )  # fmt: skip
+    return figure
+
+
 def plot_jigsaw(frames: Frames, patches: Tensor, true_order: Tensor, title: str = "") -> "Figure":
     """A jigsaw being solved: above, in the order of the soft ranks; below, as the model predicts it.
 
