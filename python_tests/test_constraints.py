@@ -590,3 +590,36 @@ def test_frames(make_model):
     rules = rules_of(constraints, 30, 5).in_slots(order_t)
     slots = model.decode(arrange(items, order_t), 0.6, uniform=torch.rand(30, 5), constraints=rules).order
     assert all(keeps(constraints, order) for order in compose(order_t, slots).tolist())
+
+
+def test_command_line(make_model, tmp_path, capsys):
+    from softrank_ext.__main__ import main
+
+    torch.manual_seed(15)
+    make_model("pointer").save_pretrained(tmp_path / "model")
+    np.savez(tmp_path / "items.npz", items=torch.randn(2, 6, 2).numpy())
+    command = ["sample", str(tmp_path / "model"), str(tmp_path / "items.npz"), str(tmp_path / "orders.npz")]
+    options = ["--before", "3:5", "5:1", "--pin", "2:-1", "--forbid", "4:0", "--together", "0,4", "--num-samples", "20"]
+    assert main([*command, *options]) == 0
+    by_options = np.load(tmp_path / "orders.npz")["order"]
+    constraints = Constraints([(3, 5), (5, 1)], {2: -1}, [(4, 0)], [(0, 4)])
+    assert all(keeps(constraints, order) for order in by_options.reshape(-1, 6).tolist())
+
+    rules = {"before": [[3, 5], [5, 1]], "pins": {"2": -1}, "forbidden": [[4, 0]], "together": [[0, 4]]}
+    (tmp_path / "rules.json").write_text(json.dumps([rules, rules]))
+    file = ["--constraints", str(tmp_path / "rules.json")]
+    assert main([*command, *file, "--num-samples", "20"]) == 0
+    assert np.array_equal(np.load(tmp_path / "orders.npz")["order"], by_options)
+    capsys.readouterr()
+    assert main([*command, *file, "--law", "conditioned", "--particles", "4"]) == 0
+    assert "of 4 draws, in the worst instance" in capsys.readouterr().out
+
+    for wrong, message in (
+        ([*file, "--before", "0:1"], "--constraints FILE excludes --before, --pin, --forbid and --together, got both"),
+        (["--before", "3"], "--before must be written like 3:5, got '3'"),
+        (["--together", "1,b"], "--together must be written like 3,5,7, got '1,b'"),
+        (["--pin", "1:2", "1:3"], "--pin must name an item once, 1 is pinned to 2 and 3"),
+        (["--before", "0:1", "1:0"], "constraints contradict each other: 0 before 1 before 0"),
+    ):
+        assert main([*command, *wrong]) == 1
+        assert message in capsys.readouterr().err

@@ -134,3 +134,13 @@ def test_accuracy_and_speed_has_a_line_per_way():
     assert [list(line.get_ydata()) for line in axes.lines[:2]] == [[50, 75], [75]]
     assert list(axes.lines[2].get_xdata()) == [70, 70]
     assert [text.get_text() for text in axes.texts] == ["K = 1", "K = 2", "K = 2"]
+
+
+def test_deliveries_say_which_pickups_come_late():
+    pytest.importorskip("matplotlib")
+    points = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
+    tours = {"free": torch.tensor([0, 1, 2, 3]), "kept": torch.tensor([0, 3, 2, 1])}
+    free, kept = plots.plot_deliveries(points, tours, [(3, 1)], "title").axes
+    assert free.get_title() == "free\nlength 4.00, 1 of 1 deliveries before their pickup"
+    assert kept.get_title() == "kept\nlength 4.00, every pickup first"
+    assert len(free.lines) == len(kept.lines) + 1
