@@ -13,7 +13,9 @@ struct TokenList {
   int64_t row[most_tokens], position[most_tokens];
 };
 
-// Scratch of one thread, cut from one allocation.
+constexpr Workers alone{1, nullptr};
+
+// Scratch of one tile, cut from one allocation.
 template <typename T>
 struct Scratch {
   T *x, *normed, *projected, *attended, *hidden, *weights, *scores, *head_keys, *pick_weights;
@@ -30,7 +32,7 @@ struct Scratch {
     take(tokens * padded<T>(3 * shape.model_width), &Scratch::projected);
     take(tokens * width, &Scratch::attended);
     take(tokens * padded<T>(shape.feed_width), &Scratch::hidden);
-    take(padded<T>(shape.slots), &Scratch::weights);
+    take(most_parts * padded<T>(shape.slots), &Scratch::weights);
     take(padded<T>(shape.slots), &Scratch::scores);
     take(most_tile_rows * shape.model_width * padded<T>(shape.slots), &Scratch::head_keys);
     take(padded<T>(shape.slots), &Scratch::pick_weights);
@@ -47,65 +49,83 @@ int64_t scratch_numbers(const TransformerShape& shape) {
 // scratch.normed. memory_sizes: real slots per row of the tile.
 template <typename T>
 void run_layers(const TransformerShape& shape, const T* packed, const TokenList& tokens, const int64_t* memory_sizes,
-                T* cache, const Scratch<T>& scratch) {
+                T* cache, const Scratch<T>& scratch, const Workers& workers) {
   const DecoderLayout<T> part(shape);
   const CacheLayout<T> layout(shape);
   const int64_t width = shape.model_width, stride = padded<T>(width), qkv_stride = padded<T>(3 * width);
   const int64_t feed = shape.feed_width, feed_stride = padded<T>(feed);
-  const int64_t count = tokens.count;
   // A sublayer reads x through its norm and adds to x, or reads x, adds, and is followed by its norm.
-  const auto before = [&](const T* norm) -> const T* {
-    if (!shape.norm_first) return scratch.x;
-    layer_norm(scratch.x, count, stride, width, norm, scratch.normed, stride);
-    return scratch.normed;
+  const auto before = [&](const T* norm, int64_t first, int64_t end) -> const T* {
+    if (!shape.norm_first) return scratch.x + first * stride;
+    T* normed = scratch.normed + first * stride;
+    layer_norm(scratch.x + first * stride, end - first, stride, width, norm, normed, stride);
+    return normed;
   };
-  const auto after = [&](const T* norm) {
-    if (!shape.norm_first) layer_norm(scratch.x, count, stride, width, norm, scratch.x, stride);
+  const auto after = [&](const T* norm, int64_t first, int64_t end) {
+    T* x = scratch.x + first * stride;
+    if (!shape.norm_first) layer_norm(x, end - first, stride, width, norm, x, stride);
   };
-  for (int64_t layer = 0; layer < shape.layers; ++layer) {
+  // 1. Queries, keys and values of tokens; keys and values join the caches.
+  const auto project = [&](int64_t layer, int64_t first, int64_t end) {
     const T* weights = packed + layer * part.size;
-    T* layer_cache = cache + layer * layout.layer;
-
-    multiply<T, Store::plain>(before(weights + part.self_norm), count, stride, weights + part.self_qkv, 3 * width,
-                              width, scratch.projected, qkv_stride);
-    for (int64_t m = 0; m < count; ++m) {
-      T* keys = layer_cache + tokens.row[m] * layout.row;
+    multiply<T, Store::plain>(before(weights + part.self_norm, first, end), end - first, stride,
+                              weights + part.self_qkv, 3 * width, width, scratch.projected + first * qkv_stride,
+                              qkv_stride);
+    for (int64_t m = first; m < end; ++m) {
+      T* keys = cache + layer * layout.layer + tokens.row[m] * layout.row;
       const T* qkv = scratch.projected + m * qkv_stride;
       write_key_value(shape, qkv + width, qkv + 2 * width, tokens.position[m], keys, keys + layout.keys);
     }
-    for (int64_t m = 0; m < count; ++m) {
-      const T* keys = layer_cache + tokens.row[m] * layout.row;
-      attend_heads(shape, scratch.projected + m * qkv_stride, keys, keys + layout.keys, tokens.position[m] + 1,
-                   scratch.weights, scratch.attended + m * stride);
-    }
-    multiply<T, Store::add>(scratch.attended, count, stride, weights + part.self_out, width, width, scratch.x, stride);
-    after(weights + part.self_norm);
+  };
+  // 2. The rest of the layer, when the keys and values of all tokens are there.
+  const auto finish = [&](int64_t layer, int64_t first, int64_t end, T* attention_weights) {
+    const T* weights = packed + layer * part.size;
+    const int64_t count = end - first;
+    T* x = scratch.x + first * stride;
+    T* projected = scratch.projected + first * qkv_stride;
+    T* attended = scratch.attended + first * stride;
+    T* hidden = scratch.hidden + first * feed_stride;
+    const auto attend_to = [&](int64_t offset, auto length_of) {
+      for (int64_t m = first; m < end; ++m) {
+        const T* keys = cache + layer * layout.layer + tokens.row[m] * layout.row + offset;
+        attend_heads(shape, scratch.projected + m * qkv_stride, keys, keys + layout.keys, length_of(m),
+                     attention_weights, scratch.attended + m * stride);
+      }
+    };
+    attend_to(0, [&](int64_t m) { return tokens.position[m] + 1; });
+    multiply<T, Store::add>(attended, count, stride, weights + part.self_out, width, width, x, stride);
+    after(weights + part.self_norm, first, end);
 
-    multiply<T, Store::plain>(before(weights + part.memory_norm), count, stride, weights + part.memory_query, width,
-                              width, scratch.projected, qkv_stride);
-    for (int64_t m = 0; m < count; ++m) {
-      const T* keys = layer_cache + tokens.row[m] * layout.row + layout.keys + layout.values;
-      attend_heads(shape, scratch.projected + m * qkv_stride, keys, keys + layout.keys, memory_sizes[tokens.row[m]],
-                   scratch.weights, scratch.attended + m * stride);
-    }
-    multiply<T, Store::add>(scratch.attended, count, stride, weights + part.memory_out, width, width, scratch.x,
-                            stride);
-    after(weights + part.memory_norm);
+    multiply<T, Store::plain>(before(weights + part.memory_norm, first, end), count, stride,
+                              weights + part.memory_query, width, width, projected, qkv_stride);
+    attend_to(layout.keys + layout.values, [&](int64_t m) { return memory_sizes[tokens.row[m]]; });
+    multiply<T, Store::add>(attended, count, stride, weights + part.memory_out, width, width, x, stride);
+    after(weights + part.memory_norm, first, end);
 
-    multiply<T, Store::relu>(before(weights + part.feed_norm), count, stride, weights + part.feed_in, feed, width,
-                             scratch.hidden, feed_stride);
-    multiply<T, Store::add>(scratch.hidden, count, feed_stride, weights + part.feed_out, width, feed, scratch.x,
-                            stride);
-    after(weights + part.feed_norm);
+    multiply<T, Store::relu>(before(weights + part.feed_norm, first, end), count, stride, weights + part.feed_in, feed,
+                             width, hidden, feed_stride);
+    multiply<T, Store::add>(hidden, count, feed_stride, weights + part.feed_out, width, feed, x, stride);
+    after(weights + part.feed_norm, first, end);
+  };
+  // Parts of the tokens wait for each other once per layer.
+  for (int64_t layer = 0; layer <= shape.layers; ++layer) {
+    for_token_parts(workers, tokens.count, [&](int64_t first, int64_t end, int64_t part_number) {
+      if (layer > 0) finish(layer - 1, first, end, scratch.weights + part_number * padded<T>(shape.slots));
+      if (layer < shape.layers) {
+        project(layer, first, end);
+      } else {
+        layer_norm(scratch.x + first * stride, end - first, stride, width, packed + shape.layers * part.size,
+                   scratch.normed + first * stride, stride);
+      }
+    });
   }
-  layer_norm(scratch.x, count, stride, width, packed + shape.layers * part.size, scratch.normed, stride);
 }
 
 // Fills the memory keys and values of one row from its real slots, which close ranks: attention does not ask where a
 // slot is.
 template <typename T>
 void open_row(const TransformerShape& shape, const T* packed, const T* memory, const bool* mask, T* cache,
-              const Scratch<T>& scratch) {
+              const Scratch<T>& scratch, const Workers& workers) {
   const DecoderLayout<T> part(shape);
   const CacheLayout<T> layout(shape);
   const int64_t width = shape.model_width, stride = padded<T>(2 * width);
@@ -117,15 +137,18 @@ void open_row(const TransformerShape& shape, const T* packed, const T* memory, c
       std::memcpy(scratch.x + count * width, memory + slot * width, width * sizeof(T));
       ++count;
     }
-    for (int64_t layer = 0; layer < shape.layers; ++layer) {
-      multiply<T, Store::plain>(scratch.x, count, width, packed + layer * part.size + part.memory_key_value, 2 * width,
-                                width, scratch.projected, stride);
-      T* keys = cache + layer * layout.layer + layout.keys + layout.values;
-      for (int64_t m = 0; m < count; ++m) {
-        const T* key = scratch.projected + m * stride;
-        write_key_value(shape, key, key + width, done + m, keys, keys + layout.keys);
+    for_token_parts(workers, count, [&](int64_t first, int64_t end, int64_t) {
+      for (int64_t layer = 0; layer < shape.layers; ++layer) {
+        multiply<T, Store::plain>(scratch.x + first * width, end - first, width,
+                                  packed + layer * part.size + part.memory_key_value, 2 * width, width,
+                                  scratch.projected + first * stride, stride);
+        T* keys = cache + layer * layout.layer + layout.keys + layout.values;
+        for (int64_t m = first; m < end; ++m) {
+          const T* key = scratch.projected + m * stride;
+          write_key_value(shape, key, key + width, done + m, keys, keys + layout.keys);
+        }
       }
-    }
+    });
     done += count;
   }
 }
@@ -138,7 +161,7 @@ void open_tile(const TransformerShape& shape, const T* packed, int64_t rows, con
   const CacheLayout<T> layout(shape);
   for (int64_t row = 0; row < rows; ++row) {
     open_row(shape, packed, memory + row * shape.slots * shape.model_width, mask + row * shape.slots,
-             cache + row * layout.row, scratch);
+             cache + row * layout.row, scratch, alone);
   }
 }
 
@@ -153,7 +176,7 @@ void advance_tile(const TransformerShape& shape, const T* packed, const AdvanceT
   TokenList tokens{};
   int64_t at[most_tokens];
   const auto flush = [&] {
-    run_layers(shape, packed, tokens, memory_sizes, tile.cache, scratch);
+    run_layers(shape, packed, tokens, memory_sizes, tile.cache, scratch, alone);
     for (int64_t m = 0; m < tokens.count; ++m) {
       std::memcpy(tile.states + at[m] * width, scratch.normed + m * stride, width * sizeof(T));
     }
@@ -215,7 +238,6 @@ struct RowProgress {
   int64_t count;      // real slots
   int64_t place;      // the next to decide
   int64_t last;       // the pick before it
-  int64_t block;      // places to try in the next pass
 };
 
 // A row's part of a pass: its tokens begin at `token` and are for `length` places from the row's next one on.
@@ -226,23 +248,30 @@ struct PassPart {
 template <typename T>
 class TileDecoder {
  public:
-  TileDecoder(const TransformerShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache, T* scratch_numbers)
-      : shape_(shape), packed_(packed), tile_(tile), cache_(cache), n_(shape.slots), width_(shape.model_width) {
+  TileDecoder(const TransformerShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache, T* scratch_numbers,
+              const Workers& workers)
+      : shape_(shape),
+        packed_(packed),
+        tile_(tile),
+        cache_(cache),
+        workers_(workers),
+        n_(shape.slots),
+        width_(shape.model_width) {
     Scratch<T>::layout(shape, scratch_numbers, &scratch_);
   }
 
   PickFailure run() {
     for (int64_t row = 0; row < tile_.rows; ++row) begin_row(row);
     // Rows with a choice left go through passes together, as many as there is room for.
-    for (bool is_unfinished = true; is_unfinished;) {
-      is_unfinished = false;
-      tokens_.count = parts_ = 0;
+    for (int64_t unfinished = tile_.rows; unfinished > 0;) {
+      const int64_t block = tile_.draft == nullptr ? 1 : places_to_try(unfinished, right_share(), workers_.parts);
+      unfinished = tokens_.count = parts_ = 0;
       for (int64_t row = 0; row < tile_.rows; ++row) {
         const RowProgress& own = progress_[row];
         const int64_t choices = own.count - 1 - own.place;
         if (choices <= 0) continue;
-        is_unfinished = true;
-        const int64_t length = own.block < choices ? own.block : choices;
+        ++unfinished;
+        const int64_t length = block < choices ? block : choices;
         if (tokens_.count + length > most_tokens && !run_pass()) return failure_;
         add_tokens(row, length);
       }
@@ -256,7 +285,7 @@ class TileDecoder {
   void begin_row(int64_t row) {
     const bool* mask = tile_.mask + row * n_;
     RowProgress& own = progress_[row];
-    own = {tile_.real_slots + row * n_, tile_.remaining + row * n_, nullptr, 0, 0, -1, 1};
+    own = {tile_.real_slots + row * n_, tile_.remaining + row * n_, nullptr, 0, 0, -1};
     int64_t padding_place = count_real(mask, n_);
     for (int64_t slot = 0; slot < n_; ++slot) {
       if (mask[slot]) {
@@ -272,15 +301,16 @@ class TileDecoder {
       for (int64_t place = 0; place < own.count; ++place) {
         own.upcoming[place] = number_of(own, tile_.draft[row * n_ + place]);
       }
-      own.block = first_block(tile_.rows);
     }
     tile_.work[2 * row] = tile_.work[2 * row + 1] = 0;
     memory_sizes_[row] = own.count;
     open_row(shape_, packed_, tile_.memory + row * n_ * width_, mask, cache_ + row * CacheLayout<T>(shape_).row,
-             scratch_);
+             scratch_, workers_);
     transpose_head_keys(shape_, tile_.head_keys + (tile_.is_head_shared ? 0 : row * n_ * width_), own.slots, own.count,
                         head_keys_of(row));
   }
+
+  double right_share() const { return double(right_) / double(tried_); }
 
   static int64_t number_of(const RowProgress& own, int64_t slot) {
     int64_t low = 0, high = own.count - 1;
@@ -316,7 +346,7 @@ class TileDecoder {
 
   // Takes the tokens through the layers and picks; false on a failure.
   bool run_pass() {
-    run_layers(shape_, packed_, tokens_, memory_sizes_, cache_, scratch_);
+    run_layers(shape_, packed_, tokens_, memory_sizes_, cache_, scratch_, workers_);
     for (int64_t part = 0; part < parts_; ++part) {
       if (!pick_part(pass_[part])) return false;
     }
@@ -334,11 +364,11 @@ class TileDecoder {
     while (picked < part.length && is_as_drafted) {
       if (!pick_place(part.row, part.token + picked)) return false;
       ++picked;
-      if (own.upcoming != nullptr) is_as_drafted = strike(own, own.last);
-    }
-    if (own.upcoming != nullptr) {
-      own.block = is_as_drafted ? 2 * part.length : picked;
-      if (own.block > most_tokens) own.block = most_tokens;
+      if (own.upcoming != nullptr) {
+        is_as_drafted = strike(own, own.last);
+        ++tried_;
+        right_ += is_as_drafted;
+      }
     }
     return true;
   }
@@ -396,6 +426,7 @@ class TileDecoder {
   const T* packed_;
   const DecodeTile<T>& tile_;
   T* cache_;
+  const Workers& workers_;
   const int64_t n_, width_;
   Scratch<T> scratch_;
   RowProgress progress_[most_tile_rows];
@@ -404,12 +435,13 @@ class TileDecoder {
   PassPart pass_[most_tokens];
   int64_t parts_ = 0;
   PickFailure failure_ = PickFailure::none;
+  int64_t right_ = 9, tried_ = 10;  // places that a draft had right, of those tried; it begins with a guess
 };
 
 template <typename T>
 PickFailure decode_tile(const TransformerShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache,
-                        T* scratch_numbers) {
-  return TileDecoder<T>(shape, packed, tile, cache, scratch_numbers).run();
+                        T* scratch_numbers, const Workers& workers) {
+  return TileDecoder<T>(shape, packed, tile, cache, scratch_numbers, workers).run();
 }
 
 // Layers first to end - 1; the last one brings the final norm with it.

@@ -11,12 +11,13 @@ inline int64_t rows_together(const TransformerShape& shape) {
   return shape.slots < most_tokens ? most_tokens / (shape.slots > 0 ? shape.slots : 1) : 1;
 }
 
-// Scratch of the encoder: whole rows of tokens, their queries, and the keys and values of one layer.
+// Scratch of the encoder: whole rows of tokens, their queries, the keys and values of two layers, and for each part
+// that works at once what a group of its tokens needs.
 template <typename T>
 struct EncoderScratch {
   T *x, *query, *keys, *normed, *projected, *hidden, *weights;
 
-  static int64_t layout(const TransformerShape& shape, T* base, EncoderScratch* scratch) {
+  static int64_t layout(const TransformerShape& shape, int64_t parts, T* base, EncoderScratch* scratch) {
     const int64_t width = padded<T>(shape.model_width), rows = rows_together(shape), tokens = rows * shape.slots;
     const CacheLayout<T> cache(shape);
     int64_t at = 0;
@@ -26,89 +27,114 @@ struct EncoderScratch {
     };
     take(tokens * width, &EncoderScratch::x);
     take(tokens * width, &EncoderScratch::query);
-    take(rows * (cache.keys + cache.values), &EncoderScratch::keys);
-    take(most_tokens * width, &EncoderScratch::normed);
-    take(most_tokens * padded<T>(3 * shape.model_width), &EncoderScratch::projected);
-    take(most_tokens * padded<T>(shape.feed_width), &EncoderScratch::hidden);
-    take(padded<T>(shape.slots), &EncoderScratch::weights);
+    take(2 * rows * (cache.keys + cache.values), &EncoderScratch::keys);
+    take(parts * most_tokens * width, &EncoderScratch::normed);
+    take(parts * most_tokens * padded<T>(3 * shape.model_width), &EncoderScratch::projected);
+    take(parts * most_tokens * padded<T>(shape.feed_width), &EncoderScratch::hidden);
+    take(parts * padded<T>(shape.slots), &EncoderScratch::weights);
     return at;
   }
 };
 
 template <typename T>
-int64_t encoder_scratch_numbers(const TransformerShape& shape) {
-  return EncoderScratch<T>::layout(shape, nullptr, nullptr);
+int64_t encoder_scratch_numbers(const TransformerShape& shape, int64_t parts) {
+  return EncoderScratch<T>::layout(shape, parts, nullptr, nullptr);
 }
 
-// One layer on the tokens of `rows` rows, sizes[row] of them each, one row after another in scratch.x.
+// All layers on the tokens of `rows` rows, sizes[row] of them each, one row after another in scratch.x.
 template <typename T>
-void encode_layer(const TransformerShape& shape, const T* weights, int64_t rows, const int64_t* sizes,
-                  const EncoderScratch<T>& scratch) {
+void encode_layers(const TransformerShape& shape, const T* packed, int64_t rows, const int64_t* sizes,
+                   const EncoderScratch<T>& scratch, const Workers& workers) {
   const EncoderLayout<T> part(shape);
   const CacheLayout<T> layout(shape);
   const int64_t width = shape.model_width, stride = padded<T>(width), qkv_stride = padded<T>(3 * width);
   const int64_t feed = shape.feed_width, feed_stride = padded<T>(feed);
   int64_t count = 0;
   for (int64_t row = 0; row < rows; ++row) count += sizes[row];
-  const auto for_chunks = [&](auto body) {
-    for (int64_t first = 0; first < count; first += most_tokens) {
-      body(first, count - first < most_tokens ? count - first : most_tokens);
+  const auto for_chunks = [&](int64_t first, int64_t end, auto body) {
+    for (; first < end; first += most_tokens) body(first, end - first < most_tokens ? end - first : most_tokens);
+  };
+  // body(token, row, place in the row) for tokens first to end - 1.
+  const auto for_tokens = [&](int64_t first, int64_t end, auto body) {
+    int64_t row = 0, in_row = first;
+    for (; row < rows && in_row >= sizes[row]; ++row) in_row -= sizes[row];
+    for (int64_t token = first; token < end; ++token, ++in_row) {
+      while (in_row == sizes[row]) ++row, in_row = 0;
+      body(token, row, in_row);
     }
   };
-  const auto for_tokens = [&](auto body) {
-    for (int64_t row = 0, token = 0; row < rows; ++row) {
-      T* keys = scratch.keys + row * (layout.keys + layout.values);
-      for (int64_t i = 0; i < sizes[row]; ++i, ++token) body(token, i, sizes[row], keys, keys + layout.keys);
-    }
+  // A layer's keys and values of a row. Two layers take turns, as some parts of the tokens may be one layer ahead.
+  const auto keys_of = [&](int64_t layer, int64_t row) {
+    return scratch.keys + ((layer % 2) * rows + row) * (layout.keys + layout.values);
   };
-  const auto before = [&](const T* norm, int64_t first, int64_t chunk) -> const T* {
+  const auto before = [&](const T* norm, int64_t first, int64_t chunk, int64_t part_number) -> const T* {
     T* x = scratch.x + first * stride;
     if (!shape.norm_first) return x;
-    layer_norm(x, chunk, stride, width, norm, scratch.normed, stride);
-    return scratch.normed;
+    T* normed = scratch.normed + part_number * most_tokens * stride;
+    layer_norm(x, chunk, stride, width, norm, normed, stride);
+    return normed;
   };
   const auto after = [&](const T* norm, int64_t first, int64_t chunk) {
     T* x = scratch.x + first * stride;
     if (!shape.norm_first) layer_norm(x, chunk, stride, width, norm, x, stride);
   };
-  // 1. Queries, keys and values of all tokens.
-  int64_t row = 0, in_row = 0;
-  for_chunks([&](int64_t first, int64_t chunk) {
-    multiply<T, Store::plain>(before(weights + part.self_norm, first, chunk), chunk, stride, weights + part.self_qkv,
-                              3 * width, width, scratch.projected, qkv_stride);
-    for (int64_t m = 0; m < chunk; ++m) {
-      while (in_row == sizes[row]) ++row, in_row = 0;
-      const T* qkv = scratch.projected + m * qkv_stride;
-      T* keys = scratch.keys + row * (layout.keys + layout.values);
-      std::memcpy(scratch.query + (first + m) * stride, qkv, width * sizeof(T));
-      write_key_value(shape, qkv + width, qkv + 2 * width, in_row++, keys, keys + layout.keys);
-    }
-  });
-  // 2. Attention within each row, in the queries' place.
-  for_tokens([&](int64_t token, int64_t, int64_t size, const T* keys, const T* values) {
-    T* query = scratch.query + token * stride;
-    attend_heads(shape, query, keys, values, size, scratch.weights, query);
-  });
-  // 3. Output projection and feed-forward.
-  for_chunks([&](int64_t first, int64_t chunk) {
-    T* x = scratch.x + first * stride;
-    multiply<T, Store::add>(scratch.query + first * stride, chunk, stride, weights + part.self_out, width, width, x,
-                            stride);
-    after(weights + part.self_norm, first, chunk);
-    multiply<T, Store::relu>(before(weights + part.feed_norm, first, chunk), chunk, stride, weights + part.feed_in,
-                             feed, width, scratch.hidden, feed_stride);
-    multiply<T, Store::add>(scratch.hidden, chunk, feed_stride, weights + part.feed_out, width, feed, x, stride);
-    after(weights + part.feed_norm, first, chunk);
-  });
+  // 1. Queries, keys and values of tokens.
+  const auto project = [&](int64_t layer, int64_t begin, int64_t end, int64_t part_number) {
+    const T* weights = packed + layer * part.size;
+    T* projected = scratch.projected + part_number * most_tokens * qkv_stride;
+    for_chunks(begin, end, [&](int64_t first, int64_t chunk) {
+      multiply<T, Store::plain>(before(weights + part.self_norm, first, chunk, part_number), chunk, stride,
+                                weights + part.self_qkv, 3 * width, width, projected, qkv_stride);
+      for_tokens(first, first + chunk, [&](int64_t token, int64_t row, int64_t in_row) {
+        const T* qkv = projected + (token - first) * qkv_stride;
+        T* keys = keys_of(layer, row);
+        std::memcpy(scratch.query + token * stride, qkv, width * sizeof(T));
+        write_key_value(shape, qkv + width, qkv + 2 * width, in_row, keys, keys + layout.keys);
+      });
+    });
+  };
+  // 2. When those of all tokens are there: attention within each row, in the queries' place; output projection and
+  // feed-forward.
+  const auto finish = [&](int64_t layer, int64_t begin, int64_t end, int64_t part_number) {
+    const T* weights = packed + layer * part.size;
+    T* attention_weights = scratch.weights + part_number * padded<T>(shape.slots);
+    T* hidden = scratch.hidden + part_number * most_tokens * feed_stride;
+    for_tokens(begin, end, [&](int64_t token, int64_t row, int64_t) {
+      T* query = scratch.query + token * stride;
+      const T* keys = keys_of(layer, row);
+      attend_heads(shape, query, keys, keys + layout.keys, sizes[row], attention_weights, query);
+    });
+    for_chunks(begin, end, [&](int64_t first, int64_t chunk) {
+      T* x = scratch.x + first * stride;
+      multiply<T, Store::add>(scratch.query + first * stride, chunk, stride, weights + part.self_out, width, width, x,
+                              stride);
+      after(weights + part.self_norm, first, chunk);
+      multiply<T, Store::relu>(before(weights + part.feed_norm, first, chunk, part_number), chunk, stride,
+                               weights + part.feed_in, feed, width, hidden, feed_stride);
+      multiply<T, Store::add>(hidden, chunk, feed_stride, weights + part.feed_out, width, feed, x, stride);
+      after(weights + part.feed_norm, first, chunk);
+    });
+  };
+  // Parts of the tokens wait for each other once per layer.
+  for (int64_t layer = 0; layer <= shape.layers; ++layer) {
+    for_token_parts(workers, count, [&](int64_t first, int64_t end, int64_t part_number) {
+      if (layer > 0) finish(layer - 1, first, end, part_number);
+      if (layer < shape.layers) {
+        project(layer, first, end, part_number);
+      } else {
+        T* x = scratch.x + first * stride;
+        layer_norm(x, end - first, stride, width, packed + shape.layers * part.size, x, stride);
+      }
+    });
+  }
 }
 
 template <typename T>
 void encode_rows(const TransformerShape& shape, const T* packed, int64_t rows, const T* x, const bool* mask, T* memory,
-                 T* scratch_numbers) {
+                 T* scratch_numbers, const Workers& workers) {
   EncoderScratch<T> scratch;
-  EncoderScratch<T>::layout(shape, scratch_numbers, &scratch);
+  EncoderScratch<T>::layout(shape, workers.parts, scratch_numbers, &scratch);
   const int64_t n = shape.slots, width = shape.model_width, stride = padded<T>(width);
-  const EncoderLayout<T> part(shape);
   for (int64_t first = 0; first < rows; first += rows_together(shape)) {
     const int64_t together = rows - first < rows_together(shape) ? rows - first : rows_together(shape);
     int64_t sizes[most_tokens], token = 0;
@@ -121,10 +147,7 @@ void encode_rows(const TransformerShape& shape, const T* packed, int64_t rows, c
         ++token;
       }
     }
-    for (int64_t layer = 0; layer < shape.layers; ++layer) {
-      encode_layer(shape, packed + layer * part.size, together, sizes, scratch);
-    }
-    layer_norm(scratch.x, token, stride, width, packed + shape.layers * part.size, scratch.x, stride);
+    encode_layers(shape, packed, together, sizes, scratch, workers);
     token = 0;
     for (int64_t slot = first * n; slot < (first + together) * n; ++slot) {
       T* to = memory + slot * width;

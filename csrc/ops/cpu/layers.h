@@ -231,6 +231,27 @@ inline void attend_heads(const TransformerShape& shape, const T* query, const T*
   }
 }
 
+// body(first, end, part) on parts of `count` tokens; in parallel if there are tokens enough to be worth it.
+template <typename Body>
+inline void for_token_parts(const Workers& workers, int64_t count, Body body) {
+  constexpr int64_t fewest = 4;
+  struct Context {
+    Body& body;
+    int64_t count, parts;
+  } context{body, count, count / fewest < workers.parts ? count / fewest : workers.parts};
+  if (context.parts < 2) {
+    body(int64_t(0), count, int64_t(0));
+    return;
+  }
+  workers.run(
+      context.parts,
+      [](void* pointer, int64_t part) {
+        const Context& own = *static_cast<Context*>(pointer);
+        own.body(own.count * part / own.parts, own.count * (part + 1) / own.parts, part);
+      },
+      &context);
+}
+
 inline int64_t count_real(const bool* mask, int64_t n) {
   int64_t count = 0;
   for (int64_t slot = 0; slot < n; ++slot) count += mask[slot];

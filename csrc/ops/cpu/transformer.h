@@ -27,6 +27,14 @@ class RowConstraints;
 const bool* next_picks(RowConstraints* rows, int64_t row);
 void add_pick(RowConstraints* rows, int64_t row, int64_t number);
 
+// Who works on one tile: run(parts, body, context) calls body(context, part) for each part, at once where threads are
+// free. A single thread has parts = 1.
+struct Workers {
+  int64_t parts;
+  void (*run)(int64_t parts, void (*body)(void* context, int64_t part), void* context);
+};
+constexpr int64_t most_parts = 8;
+
 // Functions here have internal linkage: each instruction set's file keeps its own copy, and none runs another's.
 namespace {
 
@@ -127,9 +135,29 @@ int64_t tile_rows(const TransformerShape& shape) {
   return fitting < fewest ? fewest : fitting > most_tile_rows ? most_tile_rows : fitting;
 }
 
-// Places of a draft that are tried in the first pass of a tile's rows. A pass over few tokens costs little more than
-// one over a single token; with many rows there are tokens enough, and a wrong guess costs as much as a right one.
-inline int64_t first_block(int64_t rows) { return rows < 16 ? most_tokens / 2 / rows : 2; }
+// Time of a pass over so many tokens, in units of one more token (about 24 microseconds at width 128): the weights must
+// come from the outer cache in any case, and the products with one or two tokens hide behind that. Parts that work at
+// once share the tokens, and have to wait for each other.
+inline double pass_time(int64_t tokens, int64_t parts) {
+  const double shared = parts > 1 ? 1.5 + double(tokens) / double(parts) : 0.4 + double(tokens);
+  return shared < 3 ? 3 : shared;
+}
+
+// Places of a draft to try in one pass with each of `rows` rows, if a place of the draft is right with probability
+// `right`: the number that makes the time per pick least. A pass yields picks up to the first that the draft has wrong.
+inline int64_t places_to_try(int64_t rows, double right, int64_t parts) {
+  int64_t places = 1;
+  double chance = 1, picks = 1, least = pass_time(rows, parts);
+  for (int64_t more = 2; rows * more <= most_tokens; ++more) {
+    chance *= right;
+    picks += chance;
+    const double time = pass_time(rows * more, parts) / picks;
+    if (time >= least) break;
+    least = time;
+    places = more;
+  }
+  return places;
+}
 
 }  // namespace
 
@@ -178,13 +206,13 @@ struct TransformerKernels {
   void (*pack_encoder)(const TransformerShape& shape, const T* const* weights, int64_t first, int64_t end, T* packed);
   // Encode `rows` rows: x and memory are (rows, N, D), 0 at padding. `scratch` has encoder_scratch_numbers.
   void (*encode_rows)(const TransformerShape& shape, const T* packed, int64_t rows, const T* x, const bool* mask,
-                      T* memory, T* scratch);
-  int64_t (*encoder_scratch_numbers)(const TransformerShape& shape);
+                      T* memory, T* scratch, const Workers& workers);
+  int64_t (*encoder_scratch_numbers)(const TransformerShape& shape, int64_t parts);
   // Numbers of scratch that one thread needs for the functions below.
   int64_t (*scratch_numbers)(const TransformerShape& shape);
   // Decode a tile; `cache` has room for most_tile_rows rows. Returns the first failure.
   PickFailure (*decode_tile)(const TransformerShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache,
-                             T* scratch);
+                             T* scratch, const Workers& workers);
   // Fill the memory part of the caches of `rows` rows.
   void (*open_tile)(const TransformerShape& shape, const T* packed, int64_t rows, const T* memory, const bool* mask,
                     T* cache, T* scratch);

@@ -81,6 +81,17 @@ Tensor pack_encoder(const std::vector<Tensor>& weights) {
   });
 }
 
+void run_parts(int64_t parts, void (*body)(void* context, int64_t part), void* context) {
+  torch::stable::parallel_for(0, parts, 1, [=](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) body(context, part);
+  });
+}
+
+// A single row is shared by the threads; of more rows, each thread takes its own.
+Workers workers_for(int64_t rows) {
+  return {rows == 1 ? std::min<int64_t>(torch::stable::get_num_threads(), most_parts) : 1, run_parts};
+}
+
 Tensor encode(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads, bool norm_first,
               const Tensor& x, const Tensor& mask) {
   const int64_t rows = x.size(0), n = x.size(1), width = x.size(2);
@@ -93,14 +104,19 @@ Tensor encode(const std::vector<Tensor>& weights, const std::optional<Tensor>& p
     STD_TORCH_CHECK(ready.numel() == packed_encoder_numbers<T>(shape),
                     "packed must be what pack_encoder returned for these weights");
     const TransformerKernels<T>& kernels = transformer_kernels<T>();
-    const int64_t scratch_numbers = kernels.encoder_scratch_numbers(shape);
     const int64_t threads = torch::stable::get_num_threads();
-    torch::stable::parallel_for(0, rows, (rows + threads - 1) / threads, [&](int64_t begin, int64_t end) {
-      const auto scratch = std::make_unique_for_overwrite<T[]>(scratch_numbers);
+    const Workers workers = workers_for(rows);
+    const auto encode_range = [&](int64_t begin, int64_t end) {
+      const auto scratch = std::make_unique_for_overwrite<T[]>(kernels.encoder_scratch_numbers(shape, workers.parts));
       kernels.encode_rows(shape, data_of<T>(ready), end - begin, data_of<T>(x_c) + begin * n * width,
                           data_of<bool>(mask_c) + begin * n, mutable_data_of<T>(memory) + begin * n * width,
-                          scratch.get());
-    });
+                          scratch.get(), workers);
+    };
+    if (workers.parts > 1) {
+      encode_range(0, rows);
+    } else {
+      torch::stable::parallel_for(0, rows, (rows + threads - 1) / threads, encode_range);
+    }
   });
   return memory;
 }
@@ -117,12 +133,18 @@ struct Tiles {
   int64_t first(int64_t tile) const { return rows * tile / count; }
 
   // body(first row, end row, scratch) for every tile; a thread keeps one scratch, made by make_scratch.
+  // A single tile does not count as parallel, so that its own work may be.
   template <typename MakeScratch, typename Body>
   void for_each(MakeScratch make_scratch, Body body) const {
-    torch::stable::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+    const auto run = [&](int64_t begin, int64_t end) {
       const auto scratch = make_scratch();
       for (int64_t tile = begin; tile < end; ++tile) body(first(tile), first(tile + 1), scratch.get());
-    });
+    };
+    if (count == 1) {
+      run(0, 1);
+    } else {
+      torch::stable::parallel_for(0, count, 1, run);
+    }
   }
 };
 
@@ -156,6 +178,7 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(
     const TransformerKernels<T>& kernels = transformer_kernels<T>();
     const int64_t cache_row = CacheLayout<T>(shape).row;
     const int64_t scratch_numbers = kernels.scratch_numbers(shape);
+    const Workers workers = workers_for(rows);
     const Tiles tiles(rows, tile_rows<T>(shape));
     const int64_t largest = tiles.count == 0 ? 0 : (rows + tiles.count - 1) / tiles.count;
     struct Scratch {
@@ -199,8 +222,8 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(
           for (int64_t row = 0; tile.constraints != nullptr && row < tile.rows; ++row) {
             tile.constraints[row].begin(rules.row(first + row), tile.mask + row * n, n);
           }
-          const PickFailure tile_failure =
-              kernels.decode_tile(shape, data_of<T>(ready), tile, scratch->cache.get(), scratch->numbers.get());
+          const PickFailure tile_failure = kernels.decode_tile(shape, data_of<T>(ready), tile, scratch->cache.get(),
+                                                               scratch->numbers.get(), workers);
           if (tile_failure != PickFailure::none) failure = tile_failure;
         });
   });
