@@ -239,16 +239,34 @@ def _sine_cosine(length: int, d_model: int, dtype: torch.dtype, device: torch.de
 
 
 class TimeEmbedder(nn.Module):
-    """Step index (B,) -> (B, D): 128 cosines and 128 sines of maximal period 10000, then linear, SiLU, linear."""
+    """Step index (B,), or a number -> (B or 1, D): 128 cosines and 128 sines of maximal period 10000, then a network.
+
+    The network is linear, SiLU, linear.
+    """
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(_TIME_FEATURES, d_model)
         self.out = nn.Linear(d_model, d_model)
 
-    def forward(self, index: Tensor) -> Tensor:
-        angle = index[:, None] * _cached(_frequencies)(_TIME_FEATURES // 2, index.dtype, index.device)  # (B, 128)
-        return self.out(F.silu(self.hidden(torch.cat((angle.cos(), angle.sin()), 1))))
+    def forward(self, index: float | Tensor) -> Tensor:
+        if isinstance(index, Tensor):
+            waves = _waves(index)  # (B, 256)
+        else:
+            like = self.out.bias
+            waves = _cached(_waves_of_number)(index, like.dtype, like.device)  # (1, 256)
+        return self.out(F.silu(self.hidden(waves)))
+
+
+def _waves(index: Tensor) -> Tensor:
+    """128 cosines, then 128 sines of step indices (B,): (B, 256)."""
+    angle = index[:, None] * _cached(_frequencies)(_TIME_FEATURES // 2, index.dtype, index.device)  # (B, 128)
+    return torch.cat((angle.cos(), angle.sin()), 1)
+
+
+@lru_cache(maxsize=256)
+def _waves_of_number(index: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return _waves(torch.tensor([index], dtype=dtype, device=device))
 
 
 def _attend(
@@ -750,16 +768,20 @@ class SoftRankModel(nn.Module):
 
     def _time(self, t: float | Tensor, like: Tensor) -> Tensor:
         """Time vector (B or 1, 1, D)."""
-        time = torch.as_tensor(t, dtype=like.dtype, device=like.device).reshape(-1)
-        if time.shape[0] not in (1, like.shape[0]):
-            raise ValueError(f"t must be a number or ({like.shape[0]},), got {time.shape[0]} numbers")
-        is_number = isinstance(t, (int, float))  # checked without a look at the tensor
-        if not torch.compiler.is_compiling() and not (
-            0 <= t <= 1 if is_number else bool(((time >= 0) & (time <= 1)).all())
-        ):
-            raise ValueError(f"t must be in [0, 1], got {t}")
         last = self.config.visited[-1] if self.config.visited else self.config.steps
-        return self.time_embedder(time * (last if self.config.time == "grid" else 1000))[:, None]
+        scale = last if self.config.time == "grid" else 1000
+        if isinstance(t, (int, float)):
+            if not 0 <= t <= 1:
+                raise ValueError(f"t must be in [0, 1], got {t}")
+            index: float | Tensor = t * scale
+        else:
+            time = torch.as_tensor(t, dtype=like.dtype, device=like.device).reshape(-1)
+            if time.shape[0] not in (1, like.shape[0]):
+                raise ValueError(f"t must be a number or ({like.shape[0]},), got {time.shape[0]} numbers")
+            if not torch.compiler.is_compiling() and not bool(((time >= 0) & (time <= 1)).all()):
+                raise ValueError(f"t must be in [0, 1], got {t}")
+            index = time * scale  # (B or 1,)
+        return self.time_embedder(index)[:, None]
 
     def _positions(self, embedded: Tensor, mask: Tensor | None) -> Tensor:
         """Position of each slot among its row's real slots, (B, N), or (1, N) without a mask."""
