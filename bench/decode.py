@@ -15,7 +15,7 @@ from pathlib import Path
 
 import report
 import torch
-from timing import timed_together
+from timing import resident, timed_together
 
 from softrank_ext import SoftRankConfig, SoftRankModel, reference
 
@@ -125,15 +125,9 @@ def _growth_of_decoding(threads: int, connection) -> None:
     Decoding(model, 2, 8).run(torch.ops.softrank_ext.decode_order)()
     decoding = Decoding(model, MEMORY_BATCH, MEMORY_PLACES)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is resident now
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     decoding.run(torch.ops.softrank_ext.decode_order)()
-    connection.send(_resident("VmHWM") - before)
-
-
-def _resident(what: str) -> int:
-    """Bytes of this process: resident now (VmRSS), or at most (VmHWM)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(what))
+    connection.send(resident("VmHWM") - before)
 
 
 def memory_row(model: SoftRankModel, threads: int) -> dict:

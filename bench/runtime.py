@@ -1,132 +1,349 @@
-"""The paper's runtime table on this machine: whole `sample` calls on jigsaw-sized instances.
+"""Whole `sample` calls on this machine: the paper's runtime table, speed-ups, growth with N, distance to the limit.
 
-    python bench/runtime.py --grid 8                the 8x8 column (default: 3x3, 4x4 and 8x8)
-    python bench/runtime.py --samples 256 --json
-    python bench/runtime.py --checkpoint FOLDER     a trained model's decoder instead of random weights
+    python bench/runtime.py --grid 8                8x8 only (default: 3x3, 4x4 and 8x8)
+    python bench/runtime.py --parts speed --json
+    python bench/runtime.py --checkpoint FOLDER     a model of numbers trained elsewhere, as `--models` holds them
     python bench/runtime.py --plot runtime.png
 
-Rows: the one-pass baseline (a GPL model of 7 encoder layers, with SymmetricDiffusers' number of reverse jumps), then
-cGPL (linear head) and pointer-cGPL (3 + 4 layers, 5 diffusion steps), each without KV cache and with it in eager
-PyTorch, and compiled. All have width 128, 8 heads, feed-forward 512 and decode greedily. Items are random numbers, as
-many as the pixels of a patch, embedded linearly: the network and the loop are timed, not a task's image encoder.
+- table: SymmetricDiffusers (GPL, 7 layers, riffles, its own visited times) against cGPL (linear head) and pointer-cGPL
+  (3 + 4 layers, 5 diffusion steps), each without KV cache and with it in eager PyTorch, and compiled. Greedy.
+- speed: pointer-cGPL compiled with drafts against the eager KV-cached loop, greedy and sampled, by batch size; beside
+  it the quality with and without drafts, the arithmetic done per second, and what the ratio would be at the speed of a
+  4096 x 4096 matrix product.
+- growth: time per sample over N (random weights, no drafts), and memory at N = 1000.
+
+All have width 128, 8 heads, feed-forward 512. pointer-cGPL is trained: the bundled jigsaw model of the size where there
+is one and CIFAR-10 is at hand, else a model that this script trains for a minute or two to sort numbers, each
+seen as a vector of waves as long as a patch has pixels. It is kept in `--models`; a training that was stopped goes
+on. The other models are random: their time does not depend on their weights.
 """
 
 import argparse
+import math
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import report
 import torch
-from timing import timed, timed_once
+from timing import resident, timed, timed_once, timed_together
 from tqdm import tqdm
 
-from softrank_ext import SoftRankConfig, SoftRankModel, sample
+from softrank_ext import Samples, SoftRankConfig, SoftRankModel, checkpoint, metrics, sample
+from softrank_ext.baselines.symmetric_diffusers import model_settings, visited_times
+from softrank_ext.tasks import Batch
+from softrank_ext.tasks.jigsaw import Jigsaw
+from softrank_ext.train import TrainConfig, train
 
+PARTS = ("table", "speed", "growth")
 GRIDS = {3: 10, 4: 8, 8: 4}  # patches per side: pixels per patch side
-BASELINE_JUMPS = {3: 3, 4: 3, 8: 5}  # visited times {0 3 5 9}, {0 4 6 10}, {0 5 6 7 10 13}
 STEPS = 5
 BASELINE = "SymmetricDiffusers (GPL)"
+POINTER = "pointer-cGPL"
+EAGER = {"compiled": False, "speculative": False}
+DECODER_MODES = {"no cache": {**EAGER, "cache": False}, "cache": EAGER, "compiled": {}}
 # The paper's seconds for 10,000 samples on one H100 (its table of wall-clock inference time).
 PAPER = {
     (BASELINE, "one pass"): {3: 28.0, 4: 21.6, 8: 36.3},
     ("cGPL", "no cache"): {3: 31.4, 4: 41.5, 8: 216.6},
     ("cGPL", "cache"): {3: 26.3, 4: 31.4, 8: 131.7},
-    ("pointer-cGPL", "no cache"): {3: 31.6, 4: 51.6, 8: 242.3},
-    ("pointer-cGPL", "cache"): {3: 26.7, 4: 36.7, 8: 156.7},
+    (POINTER, "no cache"): {3: 31.6, 4: 51.6, 8: 242.3},
+    (POINTER, "cache"): {3: 26.7, 4: 36.7, 8: 156.7},
 }
-DECODER_MODES = {
-    "no cache": {"compiled": False, "cache": False},
-    "cache": {"compiled": False},
-    "compiled": {"compiled": True},
-}
+BASELINE_ALLOWED = 1.0  # time of a compiled call over the baseline's
+NO_CACHE_REQUIRED = 10.0  # speed-up of a compiled call at 8x8 over no cache
+SPEED_REQUIRED = {1: 10.0, 64: 6.0, 256: 4.0}  # batch: speed-up over the eager cached loop
+GROWTH_PLACES, GROWTH_BATCH, GROWTH_ALLOWED = (50, 100, 200, 400), 4, 2.1
+LARGE_PLACES = 1000
 
 
-def make_models(grid: int, checkpoint: str | None) -> dict[str, SoftRankModel]:
-    features = 3 * GRIDS[grid] ** 2
+@dataclass(frozen=True)
+class SortWaves:
+    """Numbers in [0, 1) in random order, each seen as (features,) cosines; the right order is ascending."""
+
+    num_items: int
+    features: int
+    name = "waves"
+
+    def embedder(self) -> dict[str, object]:
+        return {"kind": "linear", "features": self.features}
+
+    def max_items(self) -> int:
+        return self.num_items
+
+    def batch(self, seed: int, size: int) -> Batch:
+        numbers = torch.rand(size, self.num_items, generator=torch.Generator().manual_seed(seed))
+        items = (numbers[..., None] * math.pi * torch.arange(self.features)).cos()  # (size, N, features)
+        return Batch(items, numbers.argsort(1))
+
+    def training_batch(self, seed: int, step: int, size: int) -> Batch:
+        return self.batch(1 + step + (seed << 32), size)
+
+    def test_batches(self, count: int, size: int, seed: int = 0):
+        for start in range(0, count, size):
+            yield self.batch(-1 - start - (seed << 32), min(size, count - start))
+
+    def score(self, batch: Batch, order: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"accuracy": metrics.accuracy(order, batch.order)}
+
+
+def config_of(task: SortWaves | Jigsaw) -> SoftRankConfig:
+    return SoftRankConfig(dropout=0.0, steps=STEPS, embedder=task.embedder())
+
+
+def waves(grid: int) -> SortWaves:
+    return SortWaves(grid * grid, 3 * GRIDS[grid] ** 2)
+
+
+def trained_model(grid: int, args: argparse.Namespace) -> tuple[SoftRankModel, SortWaves | Jigsaw, str]:
+    """A trained pointer-cGPL for this grid, its task, and where the model comes from."""
+    bundled = f"jigsaw-{grid}x{grid}"
+    if args.checkpoint is not None:
+        return SoftRankModel.from_pretrained(args.checkpoint), waves(grid), str(args.checkpoint)
+    if bundled in checkpoint.bundled_names():
+        task = Jigsaw(grid=grid)
+        try:
+            next(task.test_batches(1, 1))
+            return SoftRankModel.from_pretrained(bundled), task, f"{bundled}, bundled"
+        except FileNotFoundError:
+            pass  # no pictures here: numbers to sort serve as well
+    numbers = waves(grid)
+    folder = args.models / f"waves-{grid}x{grid}-{args.updates}"
+    if not (folder / "done").exists():
+        torch.manual_seed(0)
+        model = SoftRankModel(config_of(numbers))
+        settings = TrainConfig(
+            iterations=args.updates, batch_size=32, warmup=min(50, args.updates), learning_rate=1e-3, ema=0.0,
+            checkpoint_every=100,
+        )  # fmt: skip
+        is_begun = (folder / "last").exists()
+        with torch.enable_grad():
+            result = train(model, numbers, settings, output=folder, resume=is_begun, quiet=args.json)
+        if not result.is_finished:
+            raise SystemExit(f"stopped at update {result.iteration} of {args.updates}; run again to go on")
+        (folder / "done").touch()
+    return SoftRankModel.from_pretrained(folder / "last"), numbers, f"{args.updates} updates by this script"
+
+
+def baseline_model(grid: int, task: SortWaves | Jigsaw) -> SoftRankModel:
     torch.manual_seed(0)
-    config = SoftRankConfig(embedder={"kind": "linear", "features": features})
-    gpl = replace(config, head="gpl", encoder_layers=7, decoder_layers=0)
-    models = {BASELINE: SoftRankModel(gpl)}
-    if checkpoint is None:
-        models["cGPL"] = SoftRankModel(replace(config, head="linear", max_items=grid * grid))
-        models["pointer-cGPL"] = SoftRankModel(config)
-    else:
-        models[checkpoint] = SoftRankModel.from_pretrained(checkpoint)
-    return models
+    settings = dict(model_settings("jigsaw"))
+    return SoftRankModel(replace(config_of(task), **settings, visited=visited_times(grid * grid)))
 
 
-def items_for(model: SoftRankModel, samples: int, places: int) -> torch.Tensor:
-    embedder = model.config.embedder
-    if embedder is None or embedder["kind"] != "linear":
-        raise SystemExit(f"--checkpoint must be a model with a linear embedder, got {embedder}")
-    return torch.rand(samples, places, embedder["features"], generator=torch.Generator().manual_seed(1))
-
-
-def measure(grid: int, args: argparse.Namespace) -> list[dict]:
-    rows = []
-    models = make_models(grid, args.checkpoint)
+def table_rows(grid: int, args: argparse.Namespace) -> list[dict]:
+    pointer, task, source = trained_model(grid, args)
+    torch.manual_seed(0)
+    linear = SoftRankModel(replace(config_of(task), head="linear", max_items=grid * grid))
+    items = next(task.test_batches(args.samples, args.samples)).items
+    models = {BASELINE: baseline_model(grid, task), "cGPL": linear, POINTER: pointer}
     modes = [(name, mode) for name in models for mode in (["one pass"] if name == BASELINE else DECODER_MODES)]
-    seconds: dict[tuple[str, str], float] = {}
-    with tqdm(modes, desc=f"{grid}x{grid}", disable=args.json, file=sys.stderr) as bar:
-        for name, mode in bar:
-            bar.set_postfix_str(f"{name}, {mode}")
-            model = models[name]
-            items = items_for(model, args.samples, grid * grid)
-            options = DECODER_MODES.get(mode, {"compiled": True})
-            steps = BASELINE_JUMPS[grid] if name == BASELINE else STEPS
-
-            def run(model=model, items=items, steps=steps, options=options):
-                return sample(model, items, steps=steps, decode="greedy", **options)
-
-            if mode == "no cache":
-                run(items=items[: max(1, args.samples // 16)])
-                seconds[name, mode] = timed_once(run)
-            else:
-                seconds[name, mode] = timed(run, repeats=args.repeats, seconds=1e9).best
-            rows.append(
-                {
-                    "name": f"{grid}x{grid} {name}, {mode}",
-                    "grid": grid,
-                    "method": name,
-                    "mode": mode,
-                    "samples": args.samples,
-                    "seconds": seconds[name, mode],
-                    "samples_per_second": args.samples / seconds[name, mode],
-                    "paper_seconds_of_10000": PAPER.get((name, mode), {}).get(grid),
-                }
-            )
-    for row in rows:
-        method, own = row["method"], row["seconds"]
-        row["speed_up_over_no_cache"] = seconds.get((method, "no cache"), own) / own
-        row["speed_up_over_cache"] = seconds.get((method, "cache"), own) / own
-        row["time_over_baseline"] = own / seconds[BASELINE, "one pass"]
-        paper, paper_baseline = row["paper_seconds_of_10000"], PAPER[BASELINE, "one pass"][grid]
-        row["paper_time_over_baseline"] = None if paper is None else paper / paper_baseline
+    calls: dict[tuple[str, str], Callable[[], Samples]] = {}
+    for name, mode in modes:
+        options = DECODER_MODES.get(mode, {})
+        calls[name, mode] = lambda model=models[name], options=options: sample(model, items, decode="greedy", **options)
+    seconds = {}
+    for name, mode in tqdm([key for key in modes if key[1] == "no cache"], desc=f"{grid}x{grid}", disable=args.json):
+        seconds[name, mode] = timed_once(calls[name, mode])
+    rest = {key: call for key, call in calls.items() if key not in seconds}
+    for key, timing in timed_together(rest, repeats=args.repeats, seconds=1e9).items():
+        seconds[key] = timing.best
+    rows = []
+    for name, mode in modes:
+        own, paper = seconds[name, mode], PAPER.get((name, mode), {}).get(grid)
+        is_ours = mode == "compiled"
+        rows.append(
+            {
+                "name": f"{grid}x{grid} {name}, {mode}",
+                "part": "table",
+                "grid": grid,
+                "method": name,
+                "mode": mode,
+                "weights": source if name == POINTER else "random",
+                "samples": args.samples,
+                "seconds": own,
+                "samples_per_second": args.samples / own,
+                "speed_up_over_no_cache": seconds.get((name, "no cache"), own) / own,
+                "speed_up_over_cache": seconds.get((name, "cache"), own) / own,
+                "paper_time_over_baseline": None if paper is None else paper / PAPER[BASELINE, "one pass"][grid],
+                "ratio": own / seconds[BASELINE, "one pass"],
+                "allowed": BASELINE_ALLOWED if is_ours else None,
+                "no_cache_required": NO_CACHE_REQUIRED if is_ours and grid == 8 else None,
+            }
+        )
     return rows
 
 
-def table(rows: list[dict]) -> str:
-    lines = [("grid, method", "mode", "seconds", "samples/s", "no cache", "cache", "baseline", "paper's", "")]
-    for row in rows:
-        paper = row["paper_time_over_baseline"]
-        lines.append(
-            (
-                f"{row['grid']}x{row['grid']} {row['method']}",
-                row["mode"],
-                f"{row['seconds']:.3f}",
-                f"{row['samples_per_second']:.1f}",
-                f"{row['speed_up_over_no_cache']:.2f}x",
-                f"{row['speed_up_over_cache']:.2f}x",
-                f"{row['time_over_baseline']:.2f}",
-                "-" if paper is None else f"{paper:.2f}",
-                "",
-            )
-        )
-    explanation = (
-        "no cache, cache: speed-up over that mode of the same model. baseline: time over the one-pass baseline's;\n"
-        "paper's: the same in the paper's table (one H100, 10,000 samples, its own models)."
+def work_of(config: SoftRankConfig, N: int, drawn: Samples) -> tuple[float, float]:
+    """Floating-point operations of a call without its embedder, and bytes of weights that one row's passes read."""
+    D, F = config.d_model, config.feed_forward
+    B, K = drawn.order.shape[0] * drawn.order.shape[1], config.steps
+    places = float((K * (N - 1) / drawn.accepted).sum())
+    encoder = B * K * N * config.encoder_layers * (2 * (4 * D * D + 2 * D * F) + 4 * N * D)
+    per_place = config.decoder_layers * (2 * (6 * D * D + 2 * D * F) + 4 * D * (N + N / 2)) + 2 * N * D
+    memory = B * K * N * (config.decoder_layers * 4 * D * D + 2 * D * D)
+    weights = 4 * (
+        config.encoder_layers * (4 * D * D + 2 * D * F) * K
+        + config.decoder_layers * ((6 * D * D + 2 * D * F) * float(drawn.passes.double().mean()) + 2 * D * D * K)
     )
-    return f"{report.table(lines)}\n{explanation}"
+    return encoder + per_place * places + memory, weights
+
+
+def measured_peaks() -> dict[str, float]:
+    """Floating-point operations per second of a large matrix product, bytes per second of a large copy."""
+    matrix = torch.rand(4096, 4096)
+    numbers = torch.rand(2**26)
+    target = torch.empty_like(numbers)
+    return {
+        "matmul_gflops": 2 * 4096**3 / timed(lambda: matrix @ matrix, repeats=3, seconds=3).best / 1e9,
+        "copy_gbytes": 8 * len(numbers) / timed(lambda: target.copy_(numbers), repeats=5, seconds=2).best / 1e9,
+    }
+
+
+def speed_rows(grid: int, args: argparse.Namespace, peaks: dict[str, float]) -> list[dict]:
+    model, task, source = trained_model(grid, args)
+    settings = [(batch, decode) for batch in args.batches for decode in ("greedy", "sample")]
+    bar = tqdm(settings, desc=f"N {grid * grid}", disable=args.json)
+    return [speed_row(model, task, batch, decode, args.repeats, peaks) | {"weights": source} for batch, decode in bar]
+
+
+def speed_row(
+    model: SoftRankModel, task: SortWaves | Jigsaw, batch: int, decode: str, repeats: int, peaks: dict[str, float]
+) -> dict:
+    instances = next(task.test_batches(batch, batch))
+    N = instances.order.shape[1]
+    # The item encoder is the same on both sides and no part of the loop: the network is given what it makes.
+    embedded = model.eval().embed(instances.items)
+    bare = SoftRankModel(replace(model.config, embedder=None), Ready())
+    bare.load_state_dict({key: value for key, value in model.state_dict().items() if not key.startswith("embedder.")})
+    calls = {
+        "drafts": lambda: sample(bare, embedded, decode=decode),
+        "sequential": lambda: sample(bare, embedded, decode=decode, speculative=False),
+        "eager": lambda: sample(bare, embedded, decode=decode, **EAGER),
+    }
+    if batch * N > 5000:  # seconds for a single call
+        eager = timed_once(calls.pop("eager"))
+        times = timed_together(calls, repeats=repeats, seconds=1e9)
+    else:
+        times = timed_together(calls, repeats=7 * repeats if batch == 1 else repeats, seconds=1e9)
+        eager = times["eager"].best
+    drawn, plain = calls["drafts"](), calls["sequential"]()
+    flops, weight_bytes = work_of(model.config, N, drawn)
+    least_flops, _ = work_of(model.config, N, plain)
+    ours = times["drafts"].best
+
+    def accuracy(samples: Samples) -> float:
+        return float(task.score(instances, samples.order[:, 0])["accuracy"].double().mean())
+
+    return {
+        "name": f"N {N}, batch {batch}, {decode}: compiled with drafts, eager cached",
+        "part": "speed",
+        "ours_ms": ours * 1e3,
+        "sequential_ms": times["sequential"].best * 1e3,
+        "eager_ms": eager * 1e3,
+        "ratio": eager / ours,
+        "required": SPEED_REQUIRED.get(batch),
+        "ratio_at_peak": eager * peaks["matmul_gflops"] * 1e9 / least_flops,
+        "gflops": flops / ours / 1e9,
+        "share_of_matmul": flops / ours / 1e9 / peaks["matmul_gflops"],
+        "weight_gbytes": weight_bytes / ours / 1e9 if batch == 1 else None,
+        "passes_per_step": float(drawn.passes.double().mean()) / STEPS,
+        "accepted": float(drawn.accepted.mean()),
+        "is_same": bool(torch.equal(drawn.order, plain.order) and torch.equal(drawn.log_prob, plain.log_prob)),
+        "accuracy": accuracy(drawn),
+        "accuracy_without_drafts": accuracy(plain),
+        "log_prob": float(drawn.log_prob.mean()),
+        "log_prob_without_drafts": float(plain.log_prob.mean()),
+    }
+
+
+class Ready(torch.nn.Module):
+    """Items that are embedded already."""
+
+    item_ndim = 1
+
+    def forward(self, items: torch.Tensor) -> torch.Tensor:
+        return items
+
+
+def growth_rows(args: argparse.Namespace) -> list[dict]:
+    torch.manual_seed(0)
+    model = SoftRankModel(SoftRankConfig(embedder={"kind": "linear", "features": 2}))
+    seconds = {}
+    for N in tqdm(GROWTH_PLACES, desc="growth", disable=args.json):
+        items = torch.rand(GROWTH_BATCH, N, 2)
+        call = timed(lambda items=items: sample(model, items, speculative=False), repeats=3, seconds=1e9)
+        seconds[N] = call.best / GROWTH_BATCH
+    first, last = GROWTH_PLACES[0], GROWTH_PLACES[-1]
+    exponent = math.log(seconds[last] / seconds[first]) / math.log(last / first)
+    items = torch.rand(1, LARGE_PLACES, 2)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is resident now
+    before = resident("VmRSS")
+    large = timed_once(lambda: sample(model, items, speculative=False))
+    return [
+        {
+            "name": f"growth from N {first} to {last}: exponent",
+            "part": "growth",
+            "seconds_per_sample": {str(N): value for N, value in seconds.items()},
+            "ratio": exponent,
+            "allowed": GROWTH_ALLOWED,
+        },
+        {
+            "name": f"N {LARGE_PLACES}: seconds and memory of one sample",
+            "part": "growth",
+            "seconds": large,
+            "memory_mb": (resident("VmHWM") - before) / 2**20,
+        },
+    ]
+
+
+def text_of(rows: list[dict], peaks: dict[str, float] | None) -> str:
+    parts = []
+    of = {part: [row for row in rows if row["part"] == part] for part in PARTS}
+    if of["table"]:
+        lines = [("grid, method", "mode", "seconds", "samples/s", "no cache", "cache", "baseline", "paper's", "")]
+        for row in of["table"]:
+            paper = row["paper_time_over_baseline"]
+            cells = (f"{row['grid']}x{row['grid']} {row['method']}", row["mode"], f"{row['seconds']:.3f}")
+            ratios = (f"{row['speed_up_over_no_cache']:.2f}x", f"{row['speed_up_over_cache']:.2f}x")
+            rate = f"{row['samples_per_second']:.1f}"
+            shares = (f"{row['ratio']:.2f}", "-" if paper is None else f"{paper:.2f}")
+            lines.append((*cells, rate, *ratios, *shares, report.verdict(row)))
+        parts.append(
+            f"{report.table(lines)}\n"
+            "no cache, cache: speed-up over that mode of the same model (wanted at 8x8: 10x over no cache).\n"
+            "baseline: time over the one-pass baseline's (wanted: at most 1.0); paper's: the same in its table\n"
+            f"(one H100, its own models). pointer-cGPL's weights: {of['table'][-1]['weights']}; random elsewhere."
+        )
+    if of["speed"] and peaks is not None:
+        lines = [("N, batch, picks", "ours", "no drafts", "eager", "ratio", "wanted", "at peak", "GFLOPS", "of matmul",
+                  "passes", "accepted", "accuracy", "log-prob", "same", "")]  # fmt: skip
+        for row in of["speed"]:
+            wanted = "-" if row["required"] is None else f">= {row['required']:.0f}"
+            times = (f"{row[key]:.1f} ms" for key in ("ours_ms", "sequential_ms", "eager_ms"))
+            limits = (f"{row['ratio_at_peak']:.1f}x", f"{row['gflops']:.0f}", f"{row['share_of_matmul']:.0%}")
+            work = (f"{row['passes_per_step']:.1f}", f"{row['accepted']:.0%}")
+            quality = (f"{row['accuracy']:.3f}", f"{row['log_prob']:.3f}", "yes" if row["is_same"] else "NO")
+            name = row["name"].split(":")[0]
+            lines.append((name, *times, f"{row['ratio']:.1f}x", wanted, *limits, *work, *quality, report.verdict(row)))
+        single = [row["weight_gbytes"] for row in of["speed"] if row["weight_gbytes"] is not None]
+        bandwidth = f"; at batch 1 passes read weights at {min(single):.0f} to {max(single):.0f} GB/s" if single else ""
+        parts.append(
+            f"{report.table(lines)}\n"
+            f"4096 matmul {peaks['matmul_gflops']:.0f} GFLOPS, copy {peaks['copy_gbytes']:.0f} GB/s (read + written)"
+            f"{bandwidth}.\nat peak: the ratio if our arithmetic, without drafts, ran as fast as that matmul.\n"
+            "same: orders and log-probabilities are equal, bit for bit, with and without drafts."
+        )
+    for row in of["growth"]:
+        if "ratio" in row:
+            times = ", ".join(f"N {N} {value * 1e3:.1f} ms" for N, value in row["seconds_per_sample"].items())
+            parts.append(
+                f"{row['name']} {row['ratio']:.2f} (wanted <= {row['allowed']}) {report.verdict(row)}: {times}"
+            )
+        else:
+            parts.append(f"{row['name']}: {row['seconds']:.2f} s, {row['memory_mb']:.0f} MB beyond weights and items")
+    return "\n\n".join(parts)
 
 
 def plot(rows: list[dict], path: str) -> None:
@@ -156,19 +373,39 @@ def plot(rows: list[dict], path: str) -> None:
 
 def main() -> int:
     parser = report.options("Runtime of whole sample() calls.")
-    parser.add_argument("--grid", type=int, choices=sorted(GRIDS), help="one column: patches per side (default: all)")
-    parser.add_argument("--samples", type=int, default=32, help="instances per call")
+    parser.add_argument("--grid", type=int, choices=sorted(GRIDS), help="one size: patches per side (default: all)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (default: all)")
+    parser.add_argument("--samples", type=int, default=32, help="instances per call of the table")
+    parser.add_argument("--batches", type=int, nargs="+", default=list(SPEED_REQUIRED), help="batch sizes of speed")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--checkpoint", metavar="FOLDER", help="time this model instead of random weights")
+    parser.add_argument(
+        "--checkpoint", metavar="FOLDER", help="this pointer-cGPL instead of the models described above"
+    )
+    default = Path.home() / ".cache" / "softrank_ext" / "bench"
+    parser.add_argument("--models", type=Path, metavar="FOLDER", default=default, help=f"trained models ({default})")
+    parser.add_argument("--updates", type=int, default=400, help="of such a model's training")
     parser.add_argument("--plot", metavar="FILE", help="draw the table")
     args = parser.parse_args()
     if args.samples < 1:
         parser.error(f"--samples must be at least 1, got {args.samples}")
+    if args.plot and "table" not in args.parts:
+        parser.error("--plot draws the table, which --parts leaves out")
     about = report.begin(args)
-    rows = [row for grid in ([args.grid] if args.grid else GRIDS) for row in measure(grid, args)]
+    torch.set_grad_enabled(False)
+    grids = [args.grid] if args.grid else list(GRIDS)
+    for grid in grids:
+        if set(args.parts) & {"table", "speed"}:
+            trained_model(grid, args)
+    rows = [row for grid in grids for row in (table_rows(grid, args) if "table" in args.parts else [])]
+    peaks = measured_peaks() if "speed" in args.parts else None
+    if peaks is not None:
+        about |= peaks
+        rows += [row for grid in grids for row in speed_rows(grid, args, peaks)]
+    if "growth" in args.parts:
+        rows += growth_rows(args)
     if args.plot:
-        plot(rows, args.plot)
-    return report.finish(args, about, rows, table(rows))
+        plot([row for row in rows if row["part"] == "table"], args.plot)
+    return report.finish(args, about, rows, text_of(rows, peaks))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The only clock of the benchmarks: warm-up, fixed threads, repeats, best and median and spread."""
+"""The only clock of the benchmarks: warm-up, fixed threads, repeats, best and median and spread; memory."""
 
 import os
 import platform
@@ -70,6 +70,12 @@ def _summary(values: list[float]) -> Timing:
     quarter = len(ascending) // 4
     middle = median(ascending)
     return Timing(ascending[0], middle, (ascending[-1 - quarter] - ascending[quarter]) / middle)
+
+
+def resident(what: str) -> int:
+    """Bytes of this process: resident now (VmRSS), or at most (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(what))
 
 
 def fix_threads(threads: int) -> None:

@@ -82,21 +82,48 @@ def test_decode_benchmark_runs():
 
 
 def test_runtime_benchmark_runs(tmp_path):
-    picture = tmp_path / "runtime.png"
+    picture, models = tmp_path / "runtime.png", tmp_path / "models"
     run = _run_script(
-        "runtime.py", "--grid", "3", "--samples", "2", "--repeats", "3", "--threads", "1", "--plot", str(picture)
-    )
+        "runtime.py", "--grid", "3", "--samples", "2", "--batches", "2", "--parts", "table", "speed", "--repeats", "3",
+        "--threads", "1", "--models", str(models), "--updates", "2", "--plot", str(picture),
+    )  # fmt: skip
     assert run.returncode == 0, run.stderr
     *shown, line = run.stdout.strip().splitlines()
-    rows = json.loads(line)["rows"]
-    methods = [(row["method"], row["mode"]) for row in rows]
+    report = json.loads(line)
+    table = [row for row in report["rows"] if row["part"] == "table"]
+    methods = [(row["method"], row["mode"]) for row in table]
     modes = ("no cache", "cache", "compiled")
     baseline = "SymmetricDiffusers (GPL)"
     assert methods == [(baseline, "one pass"), *((name, mode) for name in ("cGPL", "pointer-cGPL") for mode in modes)]
-    for row in rows:
+    for row in table:
         assert row["seconds"] > 0
         assert any(row["method"] in text and row["mode"] in text for text in shown)
+        assert abs(row["ratio"] - row["seconds"] / table[0]["seconds"]) < 1e-9
+    speed = [row for row in report["rows"] if row["part"] == "speed"]
+    assert [row["name"].split(":")[0] for row in speed] == ["N 9, batch 2, greedy", "N 9, batch 2, sample"]
+    for row in speed:
+        assert row["is_same"] and row["accuracy"] == row["accuracy_without_drafts"]
+        assert row["log_prob"] == row["log_prob_without_drafts"] < 0
+        assert abs(row["ratio"] - row["eager_ms"] / row["ours_ms"]) < 1e-9
+        assert row["share_of_matmul"] == row["gflops"] / report["machine"]["matmul_gflops"]
     assert picture.stat().st_size > 5000
+
+
+def test_operations_of_a_sample_are_counted(monkeypatch):
+    """One encoder and one decoder layer, N = 2, one step, one place run: by hand."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    runtime = importlib.import_module("runtime")
+    config = SoftRankConfig(
+        d_model=4, feed_forward=8, heads=2, encoder_layers=1, decoder_layers=1, steps=1,
+        embedder={"kind": "linear", "features": 2},
+    )  # fmt: skip
+    drawn = sample(SoftRankModel(config), torch.rand(3, 2, 2))
+    flops, weight_bytes = runtime.work_of(config, 2, drawn)
+    encoder = 2 * (2 * (64 + 64) + 4 * 2 * 4)  # two tokens: four products 4 x 4, two 4 x 8; attention to two slots
+    decoder = 2 * (96 + 64) + 4 * 4 * 3 + 2 * 2 * 4  # six products 4 x 4, two 4 x 8; attention; scores of two slots
+    memory = 2 * (2 * 2 * 16 + 2 * 16)  # keys and values of two slots, and the pointer's keys
+    assert flops == 3 * (encoder + decoder + memory)
+    assert weight_bytes == 4 * ((64 + 64) + (96 + 64) + 32)
 
 
 def test_runtime_benchmark_refuses_nonsense():

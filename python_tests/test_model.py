@@ -239,6 +239,14 @@ def test_time_index(time, factor):
     torch.testing.assert_close(seen[0], torch.tensor([2 / 7 * factor, factor]))
 
 
+def test_a_time_first_seen_in_inference_mode_serves_training(make_model):
+    model, items, order = make_model("pointer"), torch.randn(2, 4, 2), torch.tensor([[1, 3, 2, 0], [3, 0, 1, 2]])
+    with torch.inference_mode():
+        model.log_prob(items, 0.123, order)
+    model.log_prob(items, 0.123, order).total.sum().backward()
+    assert model.time_embedder.hidden.weight.grad.abs().sum() > 0
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_times_per_row(make_model, head):
     model, items, order = make_model(head), torch.randn(2, 4, 2), torch.tensor([[1, 3, 2, 0], [3, 0, 1, 2]])

@@ -250,11 +250,13 @@ class TimeEmbedder(nn.Module):
         self.out = nn.Linear(d_model, d_model)
 
     def forward(self, index: float | Tensor) -> Tensor:
+        like = self.out.bias
         if isinstance(index, Tensor):
             waves = _waves(index)  # (B, 256)
+        elif torch.compiler.is_compiling():
+            waves = _waves(torch.tensor([index], dtype=like.dtype, device=like.device))  # (1, 256)
         else:
-            like = self.out.bias
-            waves = _cached(_waves_of_number)(index, like.dtype, like.device)  # (1, 256)
+            waves = _waves_of_number(index, like.dtype, like.device)  # (1, 256)
         return self.out(F.silu(self.hidden(waves)))
 
 
@@ -266,7 +268,8 @@ def _waves(index: Tensor) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _waves_of_number(index: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return _waves(torch.tensor([index], dtype=dtype, device=device))
+    with torch.inference_mode(False):  # what is kept must serve training too
+        return _waves(torch.tensor([index], dtype=dtype, device=device))
 
 
 def _attend(
