@@ -11,6 +11,8 @@ import pytest
 import torch
 from synthetic_data import write_cifar10, write_mnist
 
+from softrank_ext import SoftRankConfig, SoftRankModel, sample
+
 BENCH = Path(__file__).parents[1] / "bench"
 pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench folder")
 
