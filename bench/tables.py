@@ -298,25 +298,28 @@ def config_of(row: Row, task: Task, size: int, args: argparse.Namespace) -> Trai
 
 
 def seconds_per_update(model: torch.nn.Module, task: Task, config: TrainConfig, budget: float) -> float:
-    """Time updates of a copy of the model until a few seconds have passed, after a first one unless that took long."""
-    updates = 1
-    while True:
+    """Time updates of a copy of the model until a few seconds have passed, after one that reads the data."""
+
+    def seconds_of(updates: int) -> float:
         trial = dataclasses.replace(config, iterations=updates, log_every=updates, warmup=0)
-        seconds = timed_once(lambda: train(copy.deepcopy(model), task, trial, quiet=True))  # noqa: B023
-        if seconds > 10 or (updates > 1 and seconds > min(5.0, 0.1 * budget)):
-            return seconds / updates
+        return timed_once(lambda: train(copy.deepcopy(model), task, trial, quiet=True))
+
+    seconds_of(1)
+    updates = 2
+    while (seconds := seconds_of(updates)) < min(5.0, 0.1 * budget):
         updates *= 4
+    return seconds / updates
 
 
 def plan(model: torch.nn.Module, task: Task, config: TrainConfig, args: argparse.Namespace) -> dict[str, Any]:
-    """How many updates fit into the budget, and how often to keep a checkpoint: about once a minute."""
+    """How many updates fit into the budget, and how often to keep a checkpoint: ten times, or once a minute."""
     budget = 60 * args.budget
     seconds = seconds_per_update(model, task, config, budget)
     iterations = max(1, int(budget / seconds))
-    every = max(1, min(iterations, int(60 / seconds)))
+    every = max(1, int(min(60, budget / 10) / seconds))
     return {
         "iterations": iterations, "warmup": min(config.warmup, iterations // 10), "checkpoint_every": every,
-        "log_every": max(1, min(50, iterations)), "planned_seconds_per_update": seconds,
+        "log_every": min(50, every), "planned_seconds_per_update": seconds,
     }  # fmt: skip
 
 
