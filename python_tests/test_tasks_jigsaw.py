@@ -8,6 +8,7 @@ import torch
 from synthetic_data import write_cifar10
 
 from softrank_ext import SoftRankConfig, SoftRankModel
+from softrank_ext.model import make_embedder
 from softrank_ext.permutations import arrange
 from softrank_ext.tasks import data
 from softrank_ext.tasks.jigsaw import Jigsaw, classes_of_equal, cut
@@ -111,7 +112,44 @@ def test_pixels_are_normalised_by_channel(make_task):
     torch.testing.assert_close(seen[0][0, :, 3, 4], wanted, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize("grid", [2, 3, 8])
+def test_the_reader_of_edges_by_hand(make_task, tmp_path, grid):
+    task = make_task(grid, reader="edges")
+    model = SoftRankModel(SoftRankConfig(encoder_layers=1, decoder_layers=1, embedder=task.embedder()))
+    items = task.training_batch(0, 0, 2).items
+    reader = model.embedder
+    patch = items[1, 2].double() / 255
+    mean, deviation = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2023, 0.1994, 0.2010])
+    pixels = ((patch - mean.double()[:, None, None]) / deviation.double()[:, None, None]).flatten()
+    weights = {name: weight.double() for name, weight in reader.state_dict().items()}
+    hidden = (weights["layers.0.weight"] @ pixels + weights["layers.0.bias"]).clamp(min=0)
+    summed = weights["layers.2.weight"] @ hidden + weights["layers.2.bias"]
+    summed += weights["direct.weight"] @ pixels + weights["direct.bias"]
+    wanted = (summed - summed.mean()) / (summed.var(unbiased=False) + 1e-5).sqrt()
+    with torch.no_grad():
+        embedded = model.embed(items)
+    torch.testing.assert_close(embedded[1, 2].double(), wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(model.embed(items), model.embed(items.float() / 255), atol=1e-5, rtol=1e-5)
+    model.save_pretrained(tmp_path / "saved")
+    assert torch.equal(SoftRankModel.from_pretrained(tmp_path / "saved").embed(items), model.embed(items))
+
+
+def test_every_border_pixel_counts():
+    """A change of any one pixel along the border changes what the reader of edges makes of a patch."""
+    torch.manual_seed(0)
+    reader = make_embedder(16, {"kind": "patch-mlp", "side": 5})
+    patch = torch.rand(1, 1, 3, 5, 5)
+    for place in range(25):
+        changed = patch.clone()
+        changed.flatten(3)[0, 0, 0, place] += 0.1
+        assert (reader(changed) - reader(patch)).abs().max() > 1e-3
+
+
 def test_errors(make_task):
+    with pytest.raises(ValueError, match="reader must be one of paper, edges, got 'corners'"):
+        Jigsaw(3, reader="corners")
+    with pytest.raises(ValueError, match="side of a patch must be at least 1, got 0"):
+        make_embedder(16, {"kind": "patch-mlp", "side": 0})
     with pytest.raises(ValueError, match="grid must be one of 2, 3, 4, 8, got 5"):
         Jigsaw(5)
     with pytest.raises(ValueError, match="side of a patch must be at least 2, got 1"):

@@ -359,7 +359,9 @@ def _sample(
     network = checkpoint.from_pretrained(model_folder(model))
     network.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     kind = str((network.config.embedder or {}).get("kind"))
-    source = read_items(items, channels={"number-cnn": 1, "light-number-cnn": 1, "patch-cnn": 3}.get(kind))
+    source = read_items(
+        items, channels={"number-cnn": 1, "light-number-cnn": 1, "patch-cnn": 3, "patch-mlp": 3}.get(kind)
+    )
     first = 0 if first is None and items.suffix == ".tsp" else first
     samples = sample(
         network,

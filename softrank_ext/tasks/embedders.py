@@ -86,10 +86,36 @@ class PatchCNN(nn.Module):
 
     def normalized(self, items: Tensor) -> Tensor:
         """Patches (B, N, 3, side, side) whose channels have mean 0 and deviation 1 over CIFAR-10."""
-        images = _images(items, (3, self.side, self.side), next(self.parameters()))
-        mean = images.new_tensor(_CIFAR_MEAN)[:, None, None]
-        deviation = images.new_tensor(_CIFAR_DEVIATION)[:, None, None]
-        return ((images - mean) / deviation).unflatten(0, items.shape[:2])  # (B, N, 3, side, side)
+        return _normalized_patches(items, self.side, next(self.parameters()))
+
+
+class PatchMLP(nn.Module):
+    """Patches of CIFAR-10 images (B, N, 3, side, side), normalised by channel, read pixel by pixel.
+
+    What fits is decided along the borders: here every border pixel has weights of its own, where PatchCNN pools them. A
+    linear layer, plus two layers with `hidden` channels between them, then a layer norm; no batch norm.
+    """
+
+    item_ndim = 3
+
+    def __init__(self, d_model: int, side: int, hidden: int = 512) -> None:
+        super().__init__()
+        if side < 1:
+            raise ValueError(f"side of a patch must be at least 1, got {side}")
+        self.side = side
+        self.direct = nn.Linear(3 * side**2, d_model)
+        self.layers = nn.Sequential(
+            nn.Linear(3 * side**2, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, d_model)
+        )  # fmt: skip
+        self.norm = nn.LayerNorm(d_model)
+
+    def forward(self, items: Tensor) -> Tensor:
+        pixels = self.normalized(items).flatten(2)  # (B, N, 3 * side * side)
+        return self.norm(self.direct(pixels) + self.layers(pixels))
+
+    def normalized(self, items: Tensor) -> Tensor:
+        """Patches (B, N, 3, side, side) whose channels have mean 0 and deviation 1 over CIFAR-10."""
+        return _normalized_patches(items, self.side, self.direct.weight)
 
 
 class PointEmbedder(nn.Module):
@@ -123,6 +149,7 @@ TASK_EMBEDDERS: dict[str, Callable[..., nn.Module]] = {
     "number-cnn": NumberCNN,
     "light-number-cnn": LightNumberCNN,
     "patch-cnn": PatchCNN,
+    "patch-mlp": PatchMLP,
     "points": PointEmbedder,
 }
 
@@ -136,3 +163,10 @@ def _images(items: Tensor, shape: tuple[int, int, int], weight: Tensor) -> Tenso
     pixels = items.flatten(0, 1).movedim(1, 3).flatten(1).to(weight.dtype)  # (B * N, height * width * channels)
     pixels = pixels / 255 if items.dtype == torch.uint8 else pixels
     return pixels.unflatten(1, (*shape[1:], shape[0])).movedim(3, 1)
+
+
+def _normalized_patches(items: Tensor, side: int, weight: Tensor) -> Tensor:
+    images = _images(items, (3, side, side), weight)
+    mean = images.new_tensor(_CIFAR_MEAN)[:, None, None]
+    deviation = images.new_tensor(_CIFAR_DEVIATION)[:, None, None]
+    return ((images - mean) / deviation).unflatten(0, items.shape[:2])  # (B, N, 3, side, side)

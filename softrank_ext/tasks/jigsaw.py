@@ -17,6 +17,7 @@ from softrank_ext.tasks import Batch, data
 from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
 
 GRIDS = (2, 3, 4, 8)
+READERS = {"paper": "patch-cnn", "edges": "patch-mlp"}
 IMAGE_SIDE = 32
 
 
@@ -33,6 +34,8 @@ class Jigsaw:
     """Patches along a side."""
     flip: bool = False
     """Mirror training images at random, half of them; the published experiments do not."""
+    reader: Literal["paper", "edges"] = "paper"
+    """How the network reads a patch: by the published CNN, or by one that keeps all border pixels apart."""
     root: str | None = None
     """Folder that has CIFAR-10, by default SOFTRANK_DATA, else ~/.cache/softrank_ext."""
 
@@ -41,9 +44,11 @@ class Jigsaw:
     def __post_init__(self) -> None:
         if self.grid not in GRIDS:
             raise ValueError(f"grid must be one of {', '.join(map(str, GRIDS))}, got {self.grid}")
+        if self.reader not in READERS:
+            raise ValueError(f"reader must be one of {', '.join(READERS)}, got {self.reader!r}")
 
     def embedder(self) -> Mapping[str, object]:
-        return {"kind": "patch-cnn", "side": IMAGE_SIDE // self.grid}
+        return {"kind": READERS[self.reader], "side": IMAGE_SIDE // self.grid}
 
     def max_items(self) -> int:
         return self.grid**2
