@@ -144,3 +144,28 @@ def test_deliveries_say_which_pickups_come_late():
     assert free.get_title() == "free\nlength 4.00, 1 of 1 deliveries before their pickup"
     assert kept.get_title() == "kept\nlength 4.00, every pickup first"
     assert len(free.lines) == len(kept.lines) + 1
+
+
+def test_answers_are_drawn_in_the_order_given():
+    pytest.importorskip("matplotlib")
+    order = torch.tensor([1, 3, 2, 0])
+    before = torch.tensor([[0, 0.2, 0.2, 0.2], [0.8, 0, 1, 1], [0.8, 0, 0, 0.3], [0.8, 0, 0.7, 0]])
+    axes = plots.plot_pairwise(before, order).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "3", "2", "0"]
+    assert [text.get_text() for text in axes.texts[:3]] == ["100", "100", "80"]  # item 1 before 3, 2 and 0
+    value, error = torch.tensor([0.1, 0.9, 0.4, 0.6]), torch.tensor([0.01, 0.02, 0.03, 0.04])
+    axes = plots.plot_top_k(value, error, order, 2, exact=value + 0.1).axes[0]
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([0.9, 0.6, 0.4, 0.1])
+    assert list(axes.lines[-1].get_xdata()) == pytest.approx([1.0, 0.7, 0.5, 0.2])
+    low, high = torch.tensor([2, 0, 1, 1]), torch.tensor([3, 1, 2, 3])
+    axes = plots.plot_rank_interval(low, high, torch.zeros(4), torch.ones(4), order, 0.9).axes[0]
+    assert [(bar.get_x() + 0.25, bar.get_width() - 0.5) for bar in axes.patches] == [(0, 1), (1, 2), (1, 1), (2, 1)]
+
+
+def test_calibration_leaves_out_empty_bins():
+    pytest.importorskip("matplotlib")
+    nan = float("nan")
+    predicted, observed = torch.tensor([0.1, nan, 0.8]), torch.tensor([0.2, nan, 0.7])
+    axes = plots.plot_calibration(predicted, observed, torch.tensor([0.05, nan, 0.02]), 0.1).axes[0]
+    assert list(axes.lines[1].get_xdata()) == pytest.approx([0.1, 0.8])
+    assert list(axes.lines[1].get_ydata()) == pytest.approx([0.2, 0.7])

@@ -400,6 +400,103 @@ def plot_accuracy_and_speed(
     return figure
 
 
+def plot_pairwise(before: Tensor, order: Tensor, *, axes: "Axes | None" = None) -> "Figure":
+    """P(row's item stands before column's), rows and columns in the order given, such as the consensus.
+
+    before: (N, N) float, `answers.pairwise(...).value` of an instance. order: (N,) int64. axes: where to draw, None for
+    a new figure; so in the three functions that follow.
+    """
+    axes = _axes_of(axes)
+    items = order.tolist()
+    shown = before[order][:, order].masked_fill(torch.eye(len(items), dtype=torch.bool), math.nan)
+    image = axes.imshow(shown.tolist(), cmap="PuOr", vmin=0, vmax=1)
+    if len(items) <= 12:
+        for row, values in enumerate(shown.tolist()):
+            for column, value in enumerate(values):
+                if row != column:
+                    light = "white" if abs(value - 0.5) > 0.35 else "black"
+                    axes.text(
+                        column, row, f"{100 * value:.0f}", ha="center", va="center", color=light, fontsize="small"
+                    )
+    axes.set(xticks=range(len(items)), yticks=range(len(items)), xticklabels=items, yticklabels=items)
+    axes.set(xlabel="item j", ylabel="item i", title="P(i before j), %")
+    axes.figure.colorbar(image, ax=axes, ticks=[0, 0.5, 1], shrink=0.8)
+    return _figure_of(axes)
+
+
+def plot_top_k(
+    value: Tensor, error: Tensor, order: Tensor, k: int, *, exact: Tensor | None = None, axes: "Axes | None" = None
+) -> "Figure":
+    """P(item is among the first k), items from top to bottom in the order given, with two standard errors each way.
+
+    value, error: (N,) float, of `answers.top_k`. exact: (N,) float, drawn as marks beside the bars if known.
+    """
+    axes = _axes_of(axes)
+    heights = list(range(len(order)))
+    axes.barh(heights, value[order].tolist(), color=_OURS, xerr=(2 * error[order]).tolist(), ecolor="0.3", capsize=2)
+    if exact is not None:
+        axes.plot(exact[order].tolist(), heights, "D", color=_WRONG, markersize=6, fillstyle="none", label="exact")
+        axes.legend(frameon=False, loc="lower right")
+    axes.set(yticks=heights, yticklabels=order.tolist(), ylabel="item", xlim=(0, 1.05), title=f"P(among the first {k})")
+    axes.invert_yaxis()
+    return _figure_of(axes)
+
+
+def plot_rank_interval(
+    low: Tensor, high: Tensor, low_error: Tensor, high_error: Tensor, order: Tensor, level: float,
+    *, axes: "Axes | None" = None,
+) -> "Figure":  # fmt: skip
+    """Places between which each item stands, items from top to bottom in the order given; a dot at its place there.
+
+    low, high, low_error, high_error: (N,), of `answers.rank_interval`. Thin lines reach two standard errors further.
+    """
+    axes = _axes_of(axes)
+    heights = list(range(len(order)))
+    ends = (low - 2 * low_error).clamp(min=0), (high + 2 * high_error).clamp(max=len(order) - 1)
+    axes.hlines(heights, ends[0][order].tolist(), ends[1][order].tolist(), color="0.4", linewidth=1, zorder=0)
+    width = (high - low)[order].tolist()
+    # Half a place to each side, so that an interval of one place can be seen.
+    axes.barh(heights, [w + 0.5 for w in width], left=(low[order] - 0.25).tolist(), height=0.45, color="#7fb8d8")
+    axes.plot(heights, heights, "o", color="black", markersize=4, label="place in the consensus")
+    axes.set(yticks=heights, yticklabels=order.tolist(), xticks=heights, xlabel="place", ylabel="item")
+    axes.set_xlim(-0.5, len(heights) - 0.5)
+    axes.set_title(f"place of each item, {100 * level:.0f} % of samples")
+    axes.invert_yaxis()
+    axes.legend(frameon=False, loc="upper right")
+    return _figure_of(axes)
+
+
+def plot_calibration(
+    predicted: Tensor, observed: Tensor, error: Tensor, expected_error: float, *, axes: "Axes | None" = None
+) -> "Figure":
+    """Predicted against observed frequencies of "i before j", with two standard errors each way; right on the diagonal.
+
+    predicted, observed, error: (bins,) float, of `answers.calibration`; empty bins, NaN, are left out.
+    """
+    axes = _axes_of(axes)
+    axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
+    is_there = ~observed.isnan()
+    x, y, spread = (part[is_there].tolist() for part in (predicted, observed, 2 * error))
+    axes.errorbar(x, y, spread, fmt="o-", color=_OURS, ecolor="0.3", capsize=2, markersize=4, linewidth=1)
+    axes.set(xlabel="predicted P(i before j)", ylabel="observed share", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.set_title(f"calibration, expected error {expected_error:.3f}")
+    return _figure_of(axes)
+
+
+def _axes_of(axes: "Axes | None") -> "Axes":
+    if axes is not None:
+        return axes
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(5, 4), layout="constrained").subplots()
+
+
+def _figure_of(axes: "Axes") -> "Figure":
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
 def swapped_pairs(ranks: Tensor) -> Tensor:
     """Number of item pairs that stand the other way round than in row 0. ranks: (T, N) int64. Returns (T,) int64."""
     is_before = ranks[:, :, None] < ranks[:, None, :]  # (T, N, N)
