@@ -173,12 +173,13 @@ def test_padding_changes_nothing(hard_weight):
     items = torch.rand(1, 4, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     order = items[..., 0].argsort(1)
     mask = torch.tensor([[False, True, True, False, True, True]])
-    padded = torch.full((1, 6, 1), 9.0, dtype=torch.float64).masked_scatter(mask[..., None], items)
+    padded = torch.full((1, 6, 1), math.nan, dtype=torch.float64).masked_scatter(mask[..., None], items)
     real = mask[0].nonzero()[:, 0]
     padded_order = torch.cat((real[order], torch.tensor([[3, 0]])), 1)
     loss, padded_loss = (loss_of(model, batch) for batch in (Batch(items, order), Batch(padded, padded_order, mask)))
     if hard_weight == 0:  # its groups are of the items as given, and the last one has six members here
         torch.testing.assert_close(padded_loss, loss)
+    assert padded_loss.isfinite()
     sampled = sample(model, padded, mask=mask, decode="greedy").order[0, 0]
     assert torch.equal(sampled[:4], real[sample(model, items, decode="greedy").order[0, 0]])
 
@@ -188,6 +189,7 @@ def test_partial_rankings_count_known_places():
     whole = SortNumbers(5).training_batch(0, 0, 3)
     partial = replace(whole, known=torch.tensor([5, 5, 5]))
     torch.testing.assert_close(loss_of(model, partial), loss_of(model, whole))
+    assert float(loss_of(model, replace(whole, known=torch.tensor([0, 0, 0]))).detach()) == 0.0
     # What is told about unknown places has no effect; about known ones it has.
     few = replace(whole, known=torch.tensor([2, 3, 0]))
     swapped = whole.order.clone()

@@ -150,7 +150,7 @@ class SortingLoss(nn.Module):
             is_real = places < counts[:, None]  # (B, N)
             order = torch.where(is_real, ranks_of(to_front).gather(1, order), places)
             is_counted = is_real[:, :, None] & is_real[:, None]
-            items = items * is_real.reshape(is_real.shape + (1,) * (items.ndim - 2))
+            items = items.masked_fill(~is_real.reshape(is_real.shape + (1,) * (items.ndim - 2)), 0)
         if batch.known is not None:
             is_known = (places < batch.known[:, None])[:, None].expand(-1, N, -1)
             is_counted = is_known if is_counted is None else is_counted & is_known
@@ -184,7 +184,7 @@ def matrix_loss(matrix: Tensor, order: Tensor, is_counted: Tensor | None = None)
     truth = torch.zeros_like(matrix).scatter_(1, order[:, None], 1.0)
     margin = torch.finfo(matrix.dtype).eps  # rounding may leave [0, 1], and a logarithm of 0 has no gradient
     entries = F.binary_cross_entropy(matrix.clamp(margin, 1 - margin), truth, reduction="none")
-    return entries.mean() if is_counted is None else entries[is_counted].mean()
+    return entries.mean() if is_counted is None else entries[is_counted].sum() / is_counted.sum().clamp(min=1)
 
 
 def group_loss(matrix: Tensor, order: Tensor, items: Tensor) -> Tensor:
