@@ -206,6 +206,22 @@ def test_search_by_command(ballots, capfd):
     assert 'beam must be given with decode="beam"' in capfd.readouterr().err
 
 
+def test_train_on_tours_of_two_sizes(ballots, capfd):
+    from softrank_ext.tasks.tsp import write_instances
+
+    for n in (4, 6):
+        generator = torch.Generator().manual_seed(n)
+        points, order = torch.rand(5, n, 2, generator=generator), torch.rand(5, n, generator=generator).argsort(1)
+        write_instances(f"tsp{n}.txt", points, order)
+    options = ["--task.training-file", "tsp4.txt", "tsp6.txt", "--task.test-file", "tsp6.txt", "--task.rotations"]
+    words = ["train", "tsp", *options, "--iterations", "4", "--batch-size", "2", "--output", "run", *SMALL]
+    assert main(words) == 0
+    assert json.loads((ballots / "run" / "run.json").read_text())["task"]["training_file"] == ["tsp4.txt", "tsp6.txt"]
+    assert main([*words, "--resume"]) == 0
+    assert main(["evaluate", "tsp", "run", "--count", "5"]) == 0
+    assert "'training_file': ('tsp4.txt', 'tsp6.txt')" in capfd.readouterr().out
+
+
 def test_a_linear_head_gets_its_number_of_items(ballots):
     options = ["--task.file", "ballots.soc", "--model.head", "linear", "--iterations", "1", "--output", "run", *SMALL]
     assert main(["train", "preferences", *options]) == 0
