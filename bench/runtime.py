@@ -377,7 +377,7 @@ def main() -> int:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (default: all)")
     parser.add_argument("--samples", type=int, default=32, help="instances per call of the table")
     parser.add_argument("--batches", type=int, nargs="+", default=list(SPEED_REQUIRED), help="batch sizes of speed")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument(
         "--checkpoint", metavar="FOLDER", help="this pointer-cGPL instead of the models described above"
     )
