@@ -216,3 +216,13 @@ def test_times_of_several_starts_add_up(tables, tmp_path):
     lines = [{"iteration": i, "seconds": s} for i, s in ((1, 2.0), (2, 5.0), (3, 1.0), (4, 4.0), (5, 0.5))]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert tables.training_seconds(tmp_path) == 5.0 + 4.0 + 0.5
+
+
+def test_constraints_benchmark_counts_broken_rules(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    constraints = importlib.import_module("constraints")
+    rules = constraints.Constraints(before=[(2, 0)], pins={1: 2}, forbidden=[(3, 0)], together=[(0, 3)])
+    assert constraints.broken_rules(rules, [2, 3, 1, 0]) == 1
+    assert constraints.broken_rules(rules, [3, 1, 0, 2]) == 4
+    row = constraints.violation_row(1000)
+    assert row["name"].startswith("1000 samples") and row["ratio"] == 0 and row["allowed"] == 0.0
