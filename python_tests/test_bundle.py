@@ -1,8 +1,8 @@
 """bench/bundle.py: weights and a card from the records of runs; no number of the card is the script's own."""
 
 import hashlib
+import importlib
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,9 +18,17 @@ SMALL = ["--model.d-model", "16", "--model.feed-forward", "24", "--model.heads",
          "--model.decoder-layers", "1"]  # fmt: skip
 
 
-def bundle(*words):
-    command = [sys.executable, str(BENCH / "bundle.py"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def bundle(monkeypatch):
+    """The script, called with words."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    script = importlib.import_module("bundle")
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["bundle.py", *map(str, words)])
+        return script.main()
+
+    return call
 
 
 @pytest.fixture
@@ -40,9 +48,8 @@ def runs(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_card_tells_stages_and_evaluations_of_these_weights(runs):
-    made = bundle("ballots", runs / "first", runs / "second", "--weights", runs / "weights")
-    assert made.returncode == 0, made.stderr
+def test_card_tells_stages_and_evaluations_of_these_weights(runs, bundle):
+    assert bundle("ballots", runs / "first", runs / "second", "--weights", runs / "weights") == 0
     folder = runs / "weights" / "ballots"
     text = (folder / "README.md").read_text()
     # Resumed after an hour, then a quarter; the last line is of after the checkpoint.
@@ -58,13 +65,12 @@ def test_card_tells_stages_and_evaluations_of_these_weights(runs):
 
     evaluate = ["evaluate", "preferences", str(folder), "--task.file", "ballots.csv", "--count", "1"]
     assert main([*evaluate, "--steps", "1", "2", "--output", "table.json"]) == 0
-    made = bundle("ballots", "first", "second", "--weights", "weights", "--evaluation", "table.json")
-    assert made.returncode == 0, made.stderr
+    assert bundle("ballots", "first", "second", "--weights", "weights", "--evaluation", "table.json") == 0
     text = (folder / "README.md").read_text()
     for row in json.loads((runs / "table.json").read_text())["rows"]:
         accuracy = row["metrics"]["accuracy"]
         assert f"{accuracy['mean']:.4f} ± {accuracy['standard_error']:.4f}" in text
         assert f"| {row['steps']} | greedy | 1 | 1 |" in text
 
-    made = bundle("ballots", "first", "--weights", "weights", "--evaluation", "table.json")
-    assert made.returncode == 1 and "table.json evaluates other weights" in made.stderr
+    with pytest.raises(SystemExit, match=r"table\.json evaluates other weights"):
+        bundle("ballots", "first", "--weights", "weights", "--evaluation", "table.json")
