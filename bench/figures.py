@@ -146,7 +146,7 @@ def baseline_speeds(path: Path) -> dict[str, float]:
         name: row["samples_per_second"]
         for name, side in GRIDS.items()
         for row in rows
-        if row["grid"] == side and row["mode"] == "one pass"
+        if row.get("grid") == side and row.get("mode") == "one pass"
     }
 
 
