@@ -202,6 +202,15 @@ def test_errors_of_a_calibration_are_its_spread():
     assert 0.7 < spread / np.mean([one.expected_error_error for one in found]) < 1.3
 
 
+def test_pairs_of_one_instance_do_not_count_as_many():
+    torch.manual_seed(7)
+    drawn = torch.rand(50, 20, 6).argsort(-1)
+    ends = torch.stack((torch.arange(6), torch.arange(6).flip(0)))  # the fifteen pairs all agree, or none does
+    found = [calibration(drawn, ends[torch.randint(2, (50,))], bins=1) for _ in range(60)]
+    spread = torch.cat([one.observed for one in found]).std()
+    assert 0.7 < spread / torch.cat([one.standard_error for one in found]).mean() < 1.3
+
+
 def test_samples_numpy_and_padding(make_model):
     model = make_model("pointer")
     items, mask = torch.rand(2, 5, 2), torch.tensor([[True] * 5, [True, False, True, True, False]])

@@ -434,6 +434,11 @@ def test_fit_errors():
         (lambda: fit_plackett_luce(order), r"items \[1, 3\] never stand behind"),
         (lambda: fit_plackett_luce(order, num_items=5), r"items \[4\] never stand behind"),
         (lambda: fit_plackett_luce(order, torch.tensor([4, 4])), r"items \[1, 3\] never stand behind"),
+        # Item 0 is never first, and behind the first place nothing is known.
+        (
+            lambda: fit_plackett_luce(torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([1, 1])),
+            r"items \[0, 1\] never",
+        ),
         (lambda: fit_plackett_luce(order, num_items=3), "items from 0 to 2"),
         (lambda: fit_plackett_luce(order.double()), r"order must be \(R, K\) int64"),
         (lambda: fit_plackett_luce(torch.tensor([[1, 1, 0]])), r"different items in its first 3 places, row 0"),
