@@ -436,8 +436,8 @@ def test_fit_errors():
         (lambda: fit_plackett_luce(order, torch.tensor([4, 4])), r"items \[1, 3\] never stand behind"),
         # Item 0 is never first, and behind the first place nothing is known.
         (
-            lambda: fit_plackett_luce(torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([1, 1])),
-            r"items \[0, 1\] never",
+            lambda: fit_plackett_luce(torch.tensor([[1, 0, 2], [2, 1, 0]]), torch.tensor([1, 1])),
+            r"items \[1, 2\] never",
         ),
         (lambda: fit_plackett_luce(order, num_items=3), "items from 0 to 2"),
         (lambda: fit_plackett_luce(order.double()), r"order must be \(R, K\) int64"),
