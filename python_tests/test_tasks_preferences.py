@@ -155,3 +155,13 @@ def test_other_errors(write, tmp_path):
         Preferences("a.soc", test_share=1)
     with pytest.raises(ValueError, match=r"has 1 voters, too few to hold out a share of 0\.2: use 0"):
         Preferences(write("one.csv", "a,b\n")).training_batch(0, 0, 1)
+
+
+def test_a_file_of_the_same_name_elsewhere_is_another(tmp_path, monkeypatch):
+    for folder, ballots in (("one", "1: 1,2,3\n"), ("two", "1: 4,3,2,1\n")):
+        (tmp_path / folder).mkdir()
+        items = sorted(ballots.removeprefix("1: ").strip().split(","))
+        names = "".join(f"# ALTERNATIVE NAME {item}: {item}\n" for item in items)
+        (tmp_path / folder / "ballots.soc").write_text(f"# NUMBER ALTERNATIVES: {len(items)}\n{names}{ballots}")
+        monkeypatch.chdir(tmp_path / folder)
+        assert Preferences("ballots.soc", test_share=0).max_items() == len(items)

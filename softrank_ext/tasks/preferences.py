@@ -172,13 +172,27 @@ def _checked(path: Path, size: int, ballots: list[tuple[int, list[int]]]) -> lis
     return ballots
 
 
-@lru_cache(maxsize=4)
+def _version_of(file: str) -> tuple[Path, int]:
+    """Where a file is and when it was written: what is kept in memory is of this file and no other."""
+    path = Path(file).resolve()
+    return path, path.stat().st_mtime_ns if path.exists() else 0
+
+
 def _read(file: str) -> Ballots:
+    return _read_version(file, _version_of(file))
+
+
+@lru_cache(maxsize=4)
+def _read_version(file: str, version: tuple[Path, int]) -> Ballots:
     return read_ballots(file)
 
 
-@lru_cache(maxsize=4)
 def _split(file: str, test_share: float) -> tuple[Tensor, Tensor]:
+    return _split_version(file, test_share, _version_of(file))
+
+
+@lru_cache(maxsize=4)
+def _split_version(file: str, test_share: float, version: tuple[Path, int]) -> tuple[Tensor, Tensor]:
     ballots = _read(file)
     voters = torch.arange(len(ballots.counts)).repeat_interleave(ballots.counts)
     if test_share == 0:
