@@ -104,7 +104,7 @@ def test_probabilities_sum_to_one_with_padding_and_a_first_item(code):
         )
         torch.testing.assert_close(samples.log_prob[0], own.total)
     wrong = torch.tensor([[0, 2, 3, 5, 1, 4]])
-    assert float(model.log_prob(items, wrong, mask, torch.tensor([3])).total) == -math.inf
+    assert model.log_prob(items, wrong, mask, torch.tensor([3])).total.item() == -math.inf
 
 
 @both_codes

@@ -54,6 +54,12 @@ def double_by_default():
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.fixture(autouse=True)
+def validation_by_default():
+    """torch.compile turns it off for the rest of the process, for all of torch.distributions."""
+    Distribution.set_default_validate_args(True)
+
+
 def orders_of(items: list[int], rest: tuple[int, ...] = ()) -> Tensor:
     return torch.tensor([[*order, *rest] for order in permutations(items)])
 
