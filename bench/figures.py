@@ -162,8 +162,8 @@ def save(figure: "plots.Figure", path: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure what the figures show, and draw them.")
     parser.add_argument("--measure", action="store_true", help="evaluate the models first (needs SOFTRANK_DATA)")
-    parser.add_argument("--count", type=int, default=1000, help="lists or images per evaluation")
-    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers per list")
+    parser.add_argument("--count", type=int, default=500, help="lists or images per evaluation")
+    parser.add_argument("--sizes", type=int, nargs="+", default=(5, 9, 15, 32, 52), help="numbers per list")
     parser.add_argument("--weights", type=Path, default=checkpoint.BUNDLED, help="folder of models by name")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--threads", type=int, default=2)
