@@ -389,11 +389,14 @@ def test_a_draft_changes_the_work_only(make_model, head, is_greedy, dtype):
 def test_few_rows_take_a_right_draft_in_blocks(make_model, B):
     """With few rows a pass costs little more for several places, so it tries several; a wrong draft is soon left."""
     torch.manual_seed(0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that share a row make more places free
     model, items = make_model("pointer"), torch.randn(B, 40, 2)
     plain = model.decode(items, 0.6)
     right = model.decode(items, 0.6, draft=plain.order)
-    assert (right.work[:, 0] <= 14).all() and (right.work[:, 1] == 39).all()
     wrong = model.decode(items, 0.6, draft=plain.order.flip(1))
+    torch.set_num_threads(before)
+    assert (right.work[:, 0] <= 14).all() and (right.work[:, 1] == 39).all()
     assert (wrong.work[:, 0] <= 39).all() and (wrong.work[:, 1] <= 3 * 39).all()
 
 
