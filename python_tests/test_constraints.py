@@ -489,6 +489,19 @@ def test_conditioned_law_of_the_whole_process(make_model):
     assert p_value(drawn["prefix"]) < 1e-6
 
 
+@pytest.mark.parametrize(("law", "is_free"), [("prefix", False), ("conditioned", True)])
+def test_predictions_before_the_last_are_free_under_conditioned_alone(make_model, law, is_free):
+    torch.manual_seed(10)
+    model, items = make_model("pointer"), torch.randn(5, 2)
+    drawn = sample(
+        model, items, constraints=Constraints(before=[(3, 0)]), law=law, num_samples=200, steps=3, record=True
+    )
+    *earlier, last = (ranks_of(point.predicted_order) for point in drawn.trajectory)
+    assert (last[:, 3] < last[:, 0]).all()
+    for ranks in earlier:
+        assert bool((ranks[:, 3] > ranks[:, 0]).any()) == is_free
+
+
 def test_resampling_is_reproducible_and_keeps_fields_together(make_model):
     torch.manual_seed(11)
     model, items = make_model("pointer", torch.float64), torch.randn(3, 5, 2, dtype=torch.float64)
