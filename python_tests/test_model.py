@@ -429,5 +429,5 @@ def test_distribution_has_gradients_and_expands(make_model):
     )
     with pytest.raises(NotImplementedError):
         law.entropy()
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError, match="does not implement mode"):
         _ = law.mode
