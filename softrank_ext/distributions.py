@@ -26,7 +26,7 @@ from softrank_ext.permutations import order_of, ranks_of
 
 MAX_ENUMERATED = 8
 MAX_SUBSETS_OF = 12  # items: sums over all sets of first picks have 2^items terms
-MAX_SHUFFLES = 53  # as many bits as a float64 uniform number has
+_MOST_BITS = 53  # of a uniform number in float64
 
 Shape = torch.Size | list[int] | tuple[int, ...]
 _Self = TypeVar("_Self", bound="OrderDistribution")
@@ -535,11 +535,12 @@ class Riffle(OrderDistribution):
 
     P(order) = C(a + n - r, n) / a^n for a = 2^shuffles, r = `rising_sequences(order)`.
 
-    n: cards, N. shuffles: integers from 0 to 53, of any batch shape (beyond 53 the law is uniform to float64's
-    rounding, up to thousands of cards). mask: (..., n) bool: the deck is the real items. Nothing here has a gradient.
+    n: cards, N. shuffles: integers of at least 0, of any batch shape. mask: (..., n) bool: the deck is the real items.
+    Nothing here has a gradient. Draws are exact up to 53 shuffles, as many as a uniform number has bits; more are drawn
+    as 53, which moves the law by a total variation below n^2 / 2^54.
     """
 
-    arg_constraints = {"shuffles": constraints.integer_interval(0, MAX_SHUFFLES)}  # noqa: RUF012
+    arg_constraints = {"shuffles": constraints.nonnegative_integer}  # noqa: RUF012
 
     def __init__(
         self, n: int, shuffles: int | Tensor, mask: Tensor | None = None, validate_args: bool | None = None
@@ -548,7 +549,7 @@ class Riffle(OrderDistribution):
             raise ValueError(f"n must be an integer of at least 1, got {n!r}")
         self.shuffles = torch.as_tensor(shuffles)
         if self.shuffles.is_floating_point() or self.shuffles.dtype == torch.bool:
-            raise ValueError(f"shuffles must be integers from 0 to {MAX_SHUFFLES}, got {self.shuffles.dtype}")
+            raise ValueError(f"shuffles must be integers of at least 0, got {self.shuffles.dtype}")
         batch_shape = _batch_shape(self.shuffles.shape, mask)
         self.shuffles = self.shuffles.expand(batch_shape)
         super().__init__(batch_shape, mask, n, self.shuffles.device, validate_args)
@@ -563,7 +564,7 @@ class Riffle(OrderDistribution):
         # packet keep their order, so the card at a place is the place's rank in a stable sort of the digits.
         uniform = self._checked_uniform(uniform)
         places = torch.arange(uniform.shape[-1], device=uniform.device)
-        packet = (uniform * self._packets()[..., None]).floor()
+        packet = (uniform * 2.0 ** self.shuffles.double().clamp(max=_MOST_BITS)[..., None]).floor()
         packet = packet.masked_fill(places >= self.num_items[..., None], torch.inf)
         cards = ranks_of(packet.argsort(dim=-1, stable=True))
         return self.mode.expand_as(cards).gather(-1, cards)
@@ -574,7 +575,7 @@ class Riffle(OrderDistribution):
         rising = self._rising_sequences(order)[..., None]
         # log of C(a + n - r, n) / a^n = product of (a - r + j) / (a j) over j = 1 to n: nothing cancels.
         factor = torch.arange(1, order.shape[-1] + 1, device=order.device)
-        share = ((factor - rising) / self._packets()[..., None]).clamp(min=-1)
+        share = ((factor - rising) / 2.0 ** self.shuffles.double()[..., None]).clamp(min=-1)
         share = share.masked_fill(factor > self.num_items[..., None], 0.0)
         log_prob = share.log1p().sum(-1) - torch.lgamma(self.num_items.double() + 1)
         return log_prob.to(torch.get_default_dtype())
@@ -600,9 +601,6 @@ class Riffle(OrderDistribution):
         pairs = zip(self.num_items.flatten().tolist(), self.shuffles.flatten().tolist(), strict=True)
         numbers = [number_of(size, shuffles) for size, shuffles in pairs]
         return torch.tensor(numbers, dtype=torch.get_default_dtype(), device=self.mask.device).reshape(self.batch_shape)
-
-    def _packets(self) -> Tensor:
-        return 2.0 ** self.shuffles.double()
 
     def _rising_sequences(self, order: Tensor) -> Tensor:
         cards = ranks_of(self.mode).expand_as(order).gather(-1, order)
