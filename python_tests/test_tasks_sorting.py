@@ -40,6 +40,26 @@ def test_pictures_labels_and_order_agree(make_task):
     assert ((batch.items == 255).sum((2, 3, 4)) == 4).all()
 
 
+def test_shift_moves_every_digit_on_its_own_within_its_square(make_task):
+    still, moved = make_task(5).training_batch(0, 1, 40), make_task(5, shift=2).training_batch(0, 1, 40)
+    assert torch.equal(still.order, moved.order) and torch.equal(still.extras["labels"], moved.extras["labels"])
+    seen = set()
+    for before, after in zip(still.items.split(28, 4), moved.items.split(28, 4), strict=True):  # digit by digit
+        padded = nn.functional.pad(before[:, :, 0], (2, 2, 2, 2))
+        fits = {
+            (down, right): (padded[:, :, 2 - down : 30 - down, 2 - right : 30 - right] == after[:, :, 0]).all((2, 3))
+            for down in range(-2, 3)
+            for right in range(-2, 3)
+        }
+        assert torch.stack(list(fits.values())).any(0).all()
+        seen |= {move for move, fit in fits.items() if fit.any()}
+    assert len(seen) == 25
+    again = make_task(5, shift=2).training_batch(0, 1, 40)
+    assert torch.equal(moved.items, again.items)
+    (test,), (test_still,) = make_task(5, shift=2).test_batches(8, 8), make_task(5).test_batches(8, 8)
+    assert torch.equal(test.items, test_still.items)
+
+
 def test_training_and_test_images_are_apart(make_task):
     task = make_task(5)
     assert task.training_batch(0, 0, 8).items[..., 14, 14].max() <= 40
@@ -145,6 +165,8 @@ def test_errors():
         Sorting(0)
     with pytest.raises(ValueError, match="min_items must be from 1 to num_items = 4, got 5"):
         Sorting(4, min_items=5)
+    with pytest.raises(ValueError, match="shift must be from 0 to 4, got 5"):
+        Sorting(shift=5)
     with pytest.raises(ValueError, match="cnn must be one of paper, light, got 'tiny'"):
         Sorting(cnn="tiny")
 

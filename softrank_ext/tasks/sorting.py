@@ -1,12 +1,12 @@
 """Sorting four-digit numbers that are pictures: MNIST digits side by side.
 
-Random, by (seed, step): which images make up a number, the place of equal numbers in the right order, and the number of
-items where a range is asked for. Digits are drawn by image, so their frequencies are MNIST's. Training uses MNIST's
-training images, testing its test images.
+Random, by (seed, step): which images make up a number, the place of equal numbers in the right order, the number of
+items where a range is asked for, and how far digits are moved where that is asked for. Digits are drawn by image, so
+their frequencies are MNIST's. Training uses MNIST's training images, testing its test images.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -17,6 +17,7 @@ from softrank_ext.tasks import Batch, data
 from softrank_ext.tasks.draws import generator_of, random_orders
 
 DIGITS = 4
+MOST_SHIFT = 4  # pixels: digits keep that far from the edge of their images
 CNNS = {"paper": "number-cnn", "light": "light-number-cnn"}
 
 
@@ -33,6 +34,8 @@ class Sorting:
     """If given, every batch draws its number of items, from here to num_items; a linear head cannot read that."""
     cnn: Literal["paper", "light"] = "paper"
     """How the network reads an image: by the published CNN, or by one of a tenth of the work, for CPUs."""
+    shift: int = 0
+    """Move each training digit by up to so many pixels along both axes; the published experiments do not."""
     root: str | None = None
     """Folder that has MNIST, by default SOFTRANK_DATA, else ~/.cache/softrank_ext."""
 
@@ -43,6 +46,8 @@ class Sorting:
             raise ValueError(f"num_items must be at least 1, got {self.num_items}")
         if self.min_items is not None and not 1 <= self.min_items <= self.num_items:
             raise ValueError(f"min_items must be from 1 to num_items = {self.num_items}, got {self.min_items}")
+        if not 0 <= self.shift <= MOST_SHIFT:
+            raise ValueError(f"shift must be from 0 to {MOST_SHIFT}, got {self.shift}")
         if self.cnn not in CNNS:
             raise ValueError(f"cnn must be one of {', '.join(CNNS)}, got {self.cnn!r}")
 
@@ -56,7 +61,13 @@ class Sorting:
         images, labels = data.mnist(True, self.root)
         N = self._draw_num_items(seed, step, "training")
         digits = torch.randint(len(images), (size, N, DIGITS), generator=generator_of(seed, step, "training digits"))
-        return list_batch(images, labels, digits, random_orders(size, N, generator_of(seed, step, "training ties")))
+        batch = list_batch(images, labels, digits, random_orders(size, N, generator_of(seed, step, "training ties")))
+        if self.shift > 0:
+            moves_of_digits = (size, N, DIGITS, 2)
+            drawn = generator_of(seed, step, "training shifts")
+            moves = torch.randint(-self.shift, self.shift + 1, moves_of_digits, generator=drawn)
+            batch = replace(batch, items=moved(batch.items, moves, self.shift))
+        return batch
 
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
         """With a fixed N, instance i does not depend on `size`; with a range, batch k draws the N of its own."""
@@ -103,3 +114,17 @@ def list_batch(images: Tensor, labels: Tensor, digits: Tensor, ties: Tensor) -> 
     numbers = (labels[digits] * powers).sum(2)  # (B, N)
     order = (numbers * N + ties).argsort(1)
     return Batch(items.reshape(B, N, 1, 28, DIGITS * 28), order, extras={"labels": numbers})
+
+
+def moved(items: Tensor, moves: Tensor, most: int) -> Tensor:
+    """Every digit of items (B, N, 1, 28, 112) uint8 moved down and to the right by moves (B, N, 4, 2) int64.
+
+    No number of pixels in `moves` is over `most`. What leaves a digit's square is lost; what comes in is 0.
+    """
+    digits = items.unflatten(4, (DIGITS, 28))[:, :, 0].movedim(3, 2)  # (B, N, 4, 28, 28)
+    padded = torch.nn.functional.pad(digits, (most, most, most, most))
+    width = 28 + 2 * most
+    rows = torch.arange(28) + most - moves[..., :1]  # (B, N, 4, 28)
+    columns = torch.arange(28) + most - moves[..., 1:]
+    pixels = rows[..., :, None] * width + columns[..., None, :]  # (B, N, 4, 28, 28)
+    return padded.flatten(3).gather(3, pixels.flatten(3)).unflatten(3, (28, 28)).movedim(2, 3).reshape(items.shape)
