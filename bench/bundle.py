@@ -91,12 +91,28 @@ def card(
             f"Stage {number}:", "", "```bash", without_folders(stage["run"]["command"]), "```", "",
             f"Loss per place by iteration: {curve}.", "",
         ]  # fmt: skip
-    lines += ["## Data", "", DATA[first["run"]["task"]["name"]], "", "## Metrics", ""]
+    lines += ["## Data", "", DATA[first["run"]["task"]["name"]], "", *generated_files(runs, stages), "## Metrics", ""]
     if not evaluations:
         lines += ["Not evaluated yet."]
     for record in evaluations:
         lines += ["```bash", without_folders(record["command"]), "```", "", *metrics_table(record["rows"]), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def generated_files(runs: Sequence[Path], stages: Sequence[dict]) -> list[str]:
+    """Lines that tell how the training files were made, of those that `softrank generate tsp` made."""
+    commands = {}
+    for run, stage in zip(runs, stages, strict=True):
+        named = stage["run"]["task"].get("training_file") or []
+        for file in [named] if isinstance(named, str) else named:
+            settings_file = run.parent / f"{file}.json"  # beside the run, where training was started, or anywhere
+            if settings_file.exists():
+                made = json.loads(settings_file.read_text())
+                commands[Path(file).name] = (
+                    f"softrank generate tsp {Path(file).name} --count {made['count']} --num-nodes {made['num_nodes']} "
+                    f"--seed {made['seed']} --seconds {made['seconds']:g}"
+                )
+    return ["```bash", *commands.values(), "```", ""] if commands else []
 
 
 def stage_of(run: Path, part: str) -> dict:
