@@ -463,8 +463,10 @@ class SoftRankModel(nn.Module):
         self.embedder = embedder_of(config, embedder)
         self.time_embedder = TimeEmbedder(D)
         self.encoder_layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(config.encoder_layers))
-        self.encoder_norm = nn.LayerNorm(D)
-        if config.head in DECODER_HEADS:
+        has_decoder = config.head in DECODER_HEADS
+        # Without a decoder, as published for SymmetricDiffusers: the outputs are read by their inner products.
+        self.encoder_norm = nn.LayerNorm(D) if has_decoder else nn.LayerNorm(D, eps=1e-6, elementwise_affine=False)
+        if has_decoder:
             self.start = nn.Parameter(torch.randn(D) * 0.02)
             self.decoder_layers = nn.ModuleList(DecoderLayer(*sizes) for _ in range(config.decoder_layers))
             self.decoder_norm = nn.LayerNorm(D)
@@ -764,7 +766,7 @@ class SoftRankModel(nn.Module):
             raise ValueError(f"mask must be a bool tensor {tuple(items.shape[:2])}, True = real item, got {got}")
 
     def _dtype(self) -> torch.dtype:
-        return self.encoder_norm.weight.dtype
+        return next(self.time_embedder.parameters()).dtype
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)

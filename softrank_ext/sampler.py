@@ -474,7 +474,7 @@ def _bytes_per_sample(model: SoftRankModel | OnePassModel, N: int) -> int:
     """
     if isinstance(model, OnePassModel):
         return model.bytes_per_sample(N)
-    config, element_size = model.config, model.encoder_norm.weight.element_size()
+    config, element_size = model.config, next(model.parameters()).element_size()
     tokens = 2 * N if config.head == "gpl" else N
     per_token = (4 * config.decoder_layers + 12) * config.d_model + 2 * config.feed_forward
     return element_size * tokens * (per_token + (tokens if config.head == "gpl" else 0))
