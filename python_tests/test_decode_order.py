@@ -1,5 +1,8 @@
 """decode_order: cached, uncached, teacher-forced and torch's own decoder agree; draws follow the distribution."""
 
+import gc
+import weakref
+from copy import deepcopy
 from itertools import permutations
 
 import pytest
@@ -8,7 +11,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from softrank_ext import build_info, noise, ops, reference
-from softrank_ext.model import DECODER_HEADS, HEADS, sine_cosine
+from softrank_ext.model import DECODER_HEADS, HEADS, PackedWeights, sine_cosine
 
 needs_compiled = pytest.mark.skipif(build_info()["kernels"] != "compiled", reason="without compiled libraries")
 
@@ -274,6 +277,41 @@ def test_packed_weights_are_shared_between_calls(make_model):
     wanted = model.decode(items, 0.4)
     for _ in range(2):
         assert torch.equal(model.decode(items, 0.4, packed_weights=shared)[1], wanted[1])
+
+
+@pytest.mark.parametrize("part", ["encoder_layers", "decoder_layers", "time_embedder", "decoder_norm"])
+@pytest.mark.parametrize("change", ["optimiser", "data", "numpy", "inference"])
+def test_packed_weights_follow_every_change_of_the_weights(make_model, part, change):
+    model, items = make_model("pointer"), torch.randn(3, 6, 2)
+    before = model.decode(items, 0.4)[1]
+    assert torch.equal(model.decode(items, 0.4)[1], before)
+    weight = list(getattr(model, part).parameters())[-1]
+    if change == "optimiser":
+        with torch.no_grad():
+            weight[-1] += 0.5
+    elif change == "data":
+        weight.data[-1] += 0.5
+    elif change == "numpy":
+        weight.detach().numpy()[-1] += 0.5
+    else:
+        with torch.inference_mode():
+            weight.data[-1] += 0.5
+            model.decode(items, 0.4)
+    copy = deepcopy(model)  # has packed nothing yet
+    after = model.decode(items, 0.4)[1]
+    assert torch.equal(after, copy.decode(items, 0.4)[1]) and not torch.equal(after, before)
+
+
+@needs_compiled
+def test_packing_is_kept_with_the_model_and_not_in_it(make_model):
+    model = make_model("pointer")
+    first = model.packed_weights()
+    assert model.packed_weights().packed_decoder is first.packed_decoder
+    weights = weakref.ref(model), weakref.ref(first.packed_decoder)
+    assert not any(isinstance(value, PackedWeights) for value in vars(model).values())
+    del model, first
+    gc.collect()
+    assert weights[0]() is None and weights[1]() is None
 
 
 def test_no_rows(make_model):

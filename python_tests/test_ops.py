@@ -712,6 +712,31 @@ on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reaso
 
 @needs_compiled
 @on_x86
+@each_dtype
+@pytest.mark.parametrize("sizes", [(0,), (1,), (63, 64, 65), (128, 0, 1000)])
+def test_checksum_equals_reference(sizes, dtype):
+    tensors = [torch.randn(size, dtype=dtype) for size in sizes]
+    assert ops.checksum(tensors) == reference.checksum(tensors)
+
+
+def test_checksum_sees_every_single_change_and_the_order():
+    numbers = torch.randn(300)
+    sums = {ops.checksum([numbers])}
+    for index in range(300):
+        for bit in (0, 22, 31):
+            changed = numbers.clone()
+            changed.view(torch.int32)[index] ^= -(2**31) if bit == 31 else 2**bit
+            sums.add(ops.checksum([changed]))
+    assert len(sums) == 901
+    halves = [numbers[:128], numbers[128:256]]
+    assert len({ops.checksum(halves), ops.checksum(halves[::-1]), ops.checksum([numbers[:256]])}) == 3
+    # Two words of one lane exchanged: a sum of words would not see it.
+    exchanged = numbers.clone()
+    exchanged[[0, 64]] = numbers[[64, 0]]
+    assert ops.checksum([exchanged]) != ops.checksum([numbers])
+    assert ops.checksum([numbers.view(30, 10).T]) == ops.checksum([numbers.view(30, 10).T.contiguous()])
+
+
 @pytest.mark.parametrize("capability", ["baseline", "avx2", "avx512"])
 def test_every_instruction_set_gives_the_same(capability):
     run = _run_with_capability(capability)

@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +36,7 @@ TARGETS = ("clean", "previous")
 _TIME_FEATURES = 256
 _MAXIMAL_PERIOD = 10000.0
 _ROWS_AT_ONCE = 1024  # of a distribution's draws
+_MOST_TIME_VECTORS = 256  # that are kept
 
 
 @dataclass(frozen=True)
@@ -422,12 +424,20 @@ class LogProb(NamedTuple):
 
 
 class PackedWeights(NamedTuple):
-    """What `ops.encode` and `ops.decode_order` want of a model: its tensors, and their packing for the kernels."""
+    """What `ops.encode` and `ops.decode_order` want of a model: its tensors, and their packing for the kernels.
+
+    time_vectors: those (1, 1, D) of the step indices met so far.
+    """
 
     encoder: list[Tensor]
     packed_encoder: Tensor
     decoder: list[Tensor]
     packed_decoder: Tensor
+    time_vectors: dict[float, Tensor]
+
+
+# What models packed last, with the checksum of the weights. Not an attribute: it must be neither saved nor copied.
+_packings: WeakKeyDictionary["SoftRankModel", tuple[int, PackedWeights]] = WeakKeyDictionary()
 
 
 class DecoderInputs(NamedTuple):
@@ -648,6 +658,7 @@ class SoftRankModel(nn.Module):
         )  # fmt: skip
         return ops.DecodedOrder(*decoded)
 
+    @torch.no_grad()
     def decoder_inputs(
         self,
         items: Tensor,
@@ -664,7 +675,8 @@ class SoftRankModel(nn.Module):
         embedded = self._embedded(items, mask, is_embedded)
         B, N, D = embedded.shape
         weights = self.packed_weights() if packed_weights is None else packed_weights
-        positions, time = self._positions(embedded, mask), self._time(t, embedded)  # (B or 1, N), (B or 1, 1, D)
+        positions = self._positions(embedded, mask)  # (B or 1, N)
+        time = self._time(t, embedded, weights.time_vectors)  # (B or 1, 1, D)
         every = _every(embedded, mask)
         places, tokens = sine_cosine(N, D, embedded), embedded + time
         if compiled:
@@ -681,14 +693,30 @@ class SoftRankModel(nn.Module):
         )
 
     def packed_weights(self) -> PackedWeights:
-        """The weights of encoder and decoder, packed for the kernels as they are now; empty without a decoder."""
+        """The weights of encoder and decoder, packed for the kernels as they are now; empty without a decoder.
+
+        On CPUs the packing is kept for the next call, which takes it if a checksum says that no weight has changed:
+        versions of tensors would not tell of changes through `.data` or numpy.
+        """
         if self.config.head not in DECODER_HEADS:
-            return PackedWeights([], torch.empty(0), [], torch.empty(0))
-        encoder, decoder = (
+            return PackedWeights([], torch.empty(0), [], torch.empty(0), {})
+        encoder, decoder, time = (
             [parameter.detach() for module in modules for parameter in _parameters_of(module)]
-            for modules in ((self.encoder_layers, self.encoder_norm), (self.decoder_layers, self.decoder_norm))
-        )
-        return PackedWeights(encoder, ops.pack_encoder(encoder), decoder, ops.pack_decoder(decoder))
+            for modules in (
+                (self.encoder_layers, self.encoder_norm), (self.decoder_layers, self.decoder_norm),
+                (self.time_embedder,),
+            )
+        )  # fmt: skip
+        # What is kept must serve in any mode.
+        is_kept = encoder[0].is_cpu and not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled()
+        checksum = ops.checksum(encoder + decoder + time) if is_kept and self in _packings else None
+        if checksum is not None and checksum == _packings[self][0]:
+            return _packings[self][1]._replace(encoder=encoder, decoder=decoder)
+        packed = PackedWeights(encoder, ops.pack_encoder(encoder), decoder, ops.pack_decoder(decoder), {})
+        if is_kept and packed.packed_decoder.numel() > 0:
+            checksum = ops.checksum(encoder + decoder + time) if checksum is None else checksum
+            _packings[self] = checksum, packed._replace(encoder=[], decoder=[])
+        return packed
 
     def distribution(self, items: Tensor, t: float | Tensor, mask: Tensor | None = None) -> "ModelDistribution":
         """The law of orders at diffusion time t, with the face of torch.distributions; arguments as in `log_prob`.
@@ -771,22 +799,26 @@ class SoftRankModel(nn.Module):
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)
 
-    def _time(self, t: float | Tensor, like: Tensor) -> Tensor:
-        """Time vector (B or 1, 1, D)."""
+    def _time(self, t: float | Tensor, like: Tensor, kept: dict[float, Tensor] | None = None) -> Tensor:
+        """Time vector (B or 1, 1, D); those of numbers are taken from `kept` and put there."""
         last = self.config.visited[-1] if self.config.visited else self.config.steps
         scale = last if self.config.time == "grid" else 1000
         if isinstance(t, (int, float)):
             if not 0 <= t <= 1:
                 raise ValueError(f"t must be in [0, 1], got {t}")
-            index: float | Tensor = t * scale
-        else:
-            time = torch.as_tensor(t, dtype=like.dtype, device=like.device).reshape(-1)
-            if time.shape[0] not in (1, like.shape[0]):
-                raise ValueError(f"t must be a number or ({like.shape[0]},), got {time.shape[0]} numbers")
-            if not torch.compiler.is_compiling() and not bool(((time >= 0) & (time <= 1)).all()):
-                raise ValueError(f"t must be in [0, 1], got {t}")
-            index = time * scale  # (B or 1,)
-        return self.time_embedder(index)[:, None]
+            index = t * scale
+            vector = kept.get(index) if kept is not None else None
+            if vector is None:
+                vector = self.time_embedder(index)[:, None]
+                if kept is not None and len(kept) < _MOST_TIME_VECTORS:
+                    kept[index] = vector
+            return vector
+        time = torch.as_tensor(t, dtype=like.dtype, device=like.device).reshape(-1)
+        if time.shape[0] not in (1, like.shape[0]):
+            raise ValueError(f"t must be a number or ({like.shape[0]},), got {time.shape[0]} numbers")
+        if not torch.compiler.is_compiling() and not bool(((time >= 0) & (time <= 1)).all()):
+            raise ValueError(f"t must be in [0, 1], got {t}")
+        return self.time_embedder(time * scale)[:, None]
 
     def _positions(self, embedded: Tensor, mask: Tensor | None) -> Tensor:
         """Position of each slot among its row's real slots, (B, N), or (1, N) without a mask."""

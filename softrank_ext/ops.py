@@ -41,6 +41,7 @@ _library.define(
     "Tensor lengths, Tensor mask) -> Tensor states"
 )
 
+_library.define("checksum(Tensor[] tensors) -> int")
 _library.define("cpu_capability() -> str")
 
 _default_kernels = {
@@ -57,6 +58,7 @@ _default_kernels = {
     "pack_decoder": reference.pack_weights,
     "open_decoder": reference.open_decoder,
     "advance_decoder": reference.advance_decoder,
+    "checksum": reference.checksum,
     "cpu_capability": lambda: "plain torch",
 }
 for _name, _kernel in _default_kernels.items():
@@ -368,6 +370,14 @@ def check_forced(
 def pack_decoder(weights: list[Tensor]) -> Tensor:
     """The weights of `decode_order` laid out for the kernel of their device; empty where it takes them as they are."""
     return torch.ops.softrank_ext.pack_decoder(weights)
+
+
+def checksum(tensors: list[Tensor]) -> int:
+    """A 64-bit checksum of the bytes of float32 or float64 tensors, one after another.
+
+    A change in a single 32-bit word always changes a tensor's own checksum. It is no guard against intent.
+    """
+    return torch.ops.softrank_ext.checksum(tensors)
 
 
 def open_decoder(

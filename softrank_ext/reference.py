@@ -244,6 +244,28 @@ def pack_weights(weights: list[Tensor]) -> Tensor:
     return weights[0].new_empty(0)
 
 
+def checksum(tensors: list[Tensor]) -> int:
+    """See `ops.checksum`. 32-bit words go to 64 lanes in turn: rotate `state ^ word`, multiply and add, modulo 2^32."""
+    sums = [_checksum_of(tensor.contiguous().flatten().view(torch.int32)) for tensor in tensors]
+    return _checksum_of(torch.tensor(sums, dtype=torch.int64).view(torch.int32))
+
+
+def _checksum_of(words: Tensor) -> int:
+    """The checksum of int32 words (n,), as a signed 64-bit number."""
+    low = 0xFFFFFFFF
+    blocks = torch.nn.functional.pad(words.to(torch.int64) & low, (0, -len(words) % 64)).view(-1, 64)
+    states = torch.zeros(64, dtype=torch.int64, device=words.device)
+    for block in blocks:
+        mixed = states ^ block
+        rotated = ((mixed << 15) | (mixed >> 17)) & low
+        states = (rotated * 0x85EBCA6B + 0x9E3779B9) & low
+    total = 4 * len(words)
+    for state in states.tolist():
+        total = (total ^ state) * 0x9E3779B97F4A7C15 % 2**64
+        total ^= total >> 32
+    return total - 2**64 if total >= 2**63 else total
+
+
 @torch.no_grad()
 def encode(
     weights: list[Tensor], packed: Tensor | None, heads: int, norm_first: bool, x: Tensor, mask: Tensor

@@ -281,14 +281,12 @@ def _reverse(
     config = model.config
     B, N, _ = embedded.shape
     dtype = embedded.dtype
-    moves = torch.ones(B, N, dtype=dtype, device=embedded.device)
-    if first is not None:
-        moves.scatter_(1, first[:, None], 0.0)  # the first item's soft rank stays 0
 
     def item_noise(make: Callable[..., Tensor], step: int, stream: int) -> Tensor:
         """Noise per item, numbered along the real items, so that padding in between does not shift it."""
         drawn = make(seed, samples, step, N, stream=stream, dtype=dtype)
-        return (drawn if mask is None else drawn.gather(1, (mask.cumsum(1) - 1).clamp(min=0))) * moves
+        drawn = drawn if mask is None else drawn.gather(1, (mask.cumsum(1) - 1).clamp(min=0))
+        return drawn if first is None else drawn.scatter(1, first[:, None], 0.0)  # its soft rank stays 0
 
     # 1. Start from the reference distribution.
     make = noise.uniform if reference == "uniform" else noise.normal
@@ -376,7 +374,7 @@ def _reverse(
     drawn = Samples(
         order, ranks, z_clean, log_prob, margin, work[:, 0], kept, path, log_prob_allowed=log_weights
     )  # fmt: skip
-    return drawn[torch.arange(B, device=embedded.device) % beam_kept < beam_returned]
+    return drawn if beam is None else drawn[torch.arange(B, device=embedded.device) % beam_kept < beam_returned]
 
 
 def _resampled(samples: Samples, numbers: Tensor, seed: int) -> Samples:
@@ -496,7 +494,7 @@ def _check_beam(decode: str, beam: int | None, beam_kept: int, beam_returned: in
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Eval mode inside, every submodule's own mode after."""
-    in_training = [module for module in model.modules() if module.training]
+    in_training = [module for module in _modules_of(model) if module.training]
     if in_training:
         model.eval()
     try:
@@ -504,6 +502,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in in_training:
             module.training = True
+
+
+def _modules_of(module: nn.Module) -> Iterator[nn.Module]:
+    """`module.modules()` without its names and its search for shared ones, which take a third of a millisecond."""
+    yield module
+    for child in module._modules.values():
+        if child is not None:
+            yield from _modules_of(child)
 
 
 def _as_tensor(name: str, value: Tensor | np.ndarray, device: torch.device) -> Tensor:

@@ -8,6 +8,8 @@ namespace softrank {
 
 struct CpuKernels {
   const char* capability;
+  // A checksum of bytes that a change in one 32-bit word always changes.
+  uint64_t (*checksum)(const void* data, int64_t bytes);
   RowKernels<float> float_rows;
   RowKernels<double> double_rows;
   TransformerKernels<float> float_transformer;

@@ -240,6 +240,20 @@ Tensor random_normal(const Tensor& samples, int64_t seed, int64_t step, int64_t 
                         [](const auto& kernels) { return kernels.random_normal; });
 }
 
+int64_t checksum(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> list;
+  std::vector<uint64_t> sums(tensors.size());
+  for (const Tensor& tensor : tensors) list.push_back(torch::stable::contiguous(tensor));
+  torch::stable::parallel_for(0, int64_t(list.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      with_number_type(list[i], "tensors", [&](auto* type) {
+        sums[i] = cpu_kernels().checksum(list[i].const_data_ptr(), list[i].numel() * int64_t(sizeof(*type)));
+      });
+    }
+  });
+  return int64_t(cpu_kernels().checksum(sums.data(), int64_t(8 * sums.size())));
+}
+
 std::string cpu_capability() { return cpu_kernels().capability; }
 
 }  // namespace
@@ -252,6 +266,7 @@ STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CPU, m) {
   m.impl("allowed_picks", TORCH_BOX(&allowed_picks));
   m.impl("random_uniform", TORCH_BOX(&random_uniform));
   m.impl("random_normal", TORCH_BOX(&random_normal));
+  m.impl("checksum", TORCH_BOX(&checksum));
 }
 
 // Without a tensor argument there is no key to choose by: this one is called directly.

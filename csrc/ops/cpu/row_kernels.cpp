@@ -1,4 +1,4 @@
-// CPU kernels of reflect, decode_chamber and pick; compiled once per instruction set (SOFTRANK_ISA names it).
+// CPU kernels of reflect, decode_chamber, pick and checksum; compiled once per instruction set (SOFTRANK_ISA names it).
 #include <bit>
 #include <cmath>
 
@@ -212,6 +212,26 @@ PickFailure pick(const T* scores, const bool* remaining, const T* uniform, const
   return PickFailure::none;
 }
 
+// Words go to 64 lanes in turn. For equal words, every step maps different states to different ones, and so does the
+// sum over lanes at the end: a change in one word cannot be lost.
+uint64_t checksum(const void* data, int64_t bytes) {
+  constexpr int64_t lane_count = 64, block_bytes = 4 * lane_count;
+  uint32_t states[lane_count] = {};
+  for (int64_t at = 0; at < bytes; at += block_bytes) {
+    uint32_t words[lane_count] = {};
+    std::memcpy(words, static_cast<const char*>(data) + at, bytes - at < block_bytes ? bytes - at : block_bytes);
+    for (int64_t lane = 0; lane < lane_count; ++lane) {
+      states[lane] = std::rotl(states[lane] ^ words[lane], 15) * 0x85EBCA6Bu + 0x9E3779B9u;
+    }
+  }
+  uint64_t sum = uint64_t(bytes);
+  for (const uint32_t state : states) {
+    sum = (sum ^ state) * 0x9E3779B97F4A7C15u;
+    sum ^= sum >> 32;
+  }
+  return sum;
+}
+
 template <typename T>
 void fill(RowKernels<T>& table) {
   table.reflect = reflect<T>;
@@ -224,6 +244,7 @@ void fill(RowKernels<T>& table) {
 namespace SOFTRANK_ISA {
 
 void add_row_kernels(CpuKernels& kernels) {
+  kernels.checksum = checksum;
   fill(kernels.float_rows);
   fill(kernels.double_rows);
 }
