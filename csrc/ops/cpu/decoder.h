@@ -264,7 +264,8 @@ class TileDecoder {
     for (int64_t row = 0; row < tile_.rows; ++row) begin_row(row);
     // Rows with a choice left go through passes together, as many as there is room for.
     for (int64_t unfinished = tile_.rows; unfinished > 0;) {
-      const int64_t block = tile_.draft == nullptr ? 1 : places_to_try(unfinished, right_share(), workers_.parts);
+      int64_t block = 1;
+      if (tile_.draft != nullptr) block = places_to_try(unfinished, right_share(), workers_.parts, most_choices());
       unfinished = tokens_.count = parts_ = 0;
       for (int64_t row = 0; row < tile_.rows; ++row) {
         const RowProgress& own = progress_[row];
@@ -308,6 +309,15 @@ class TileDecoder {
              scratch_, workers_);
     transpose_head_keys(shape_, tile_.head_keys + (tile_.is_head_shared ? 0 : row * n_ * width_), own.slots, own.count,
                         head_keys_of(row));
+  }
+
+  int64_t most_choices() const {
+    int64_t most = 0;
+    for (int64_t row = 0; row < tile_.rows; ++row) {
+      const int64_t choices = progress_[row].count - 1 - progress_[row].place;
+      most = choices > most ? choices : most;
+    }
+    return most;
   }
 
   double right_share() const { return double(right_) / double(tried_); }

@@ -4,6 +4,7 @@
 // the tile's caches stay near the core. Rows are independent: a row's numbers do not depend on the tile that it is in.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "row_kernels.h"
@@ -145,18 +146,25 @@ inline double pass_time(int64_t tokens, int64_t parts) {
 
 // Places of a draft to try in one pass with each of `rows` rows, if a place of the draft is right with probability
 // `right`: the number that makes the time per pick least. A pass yields picks up to the first that the draft has wrong.
-inline int64_t places_to_try(int64_t rows, double right, int64_t parts) {
+// `choices`: picks that are left, at most, in a row. A single row takes them all if the pass is then likely the last.
+inline int64_t places_to_try(int64_t rows, double right, int64_t parts, int64_t choices) {
   int64_t places = 1;
-  double chance = 1, picks = 1, least = pass_time(rows, parts);
-  for (int64_t more = 2; rows * more <= most_tokens; ++more) {
+  double chance = 1, picks = 1, picks_tried = 1, least = pass_time(rows, parts), time_all = 0;
+  for (int64_t more = 2; more <= choices && rows * more <= most_tokens; ++more) {
     chance *= right;
-    picks += chance;
-    const double time = pass_time(rows * more, parts) / picks;
-    if (time >= least) break;
-    least = time;
-    places = more;
+    picks_tried += chance;
+    const double time = pass_time(rows * more, parts);
+    if (more == places + 1 && time < least * picks_tried) {
+      least = time / picks_tried;
+      picks = picks_tried;
+      places = more;
+    }
+    if (rows == 1 && more == choices) {
+      time_all = time + (1 - chance) * std::max(pass_time(1, parts), (double(choices) - picks_tried) * least);
+    }
   }
-  return places;
+  const double time = pass_time(places, parts) + std::max(pass_time(1, parts), (double(choices) - picks) * least);
+  return time_all > 0 && time_all < time ? choices : places;
 }
 
 }  // namespace
