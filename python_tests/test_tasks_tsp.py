@@ -275,6 +275,8 @@ def test_score(file):
 def test_task_errors(file):
     with pytest.raises(ValueError, match="direction must be one of file, counterclockwise, random, got 'left'"):
         TSP(direction="left")
+    with pytest.raises(ValueError, match="reader must be one of paper, fine, got 'eyes'"):
+        TSP(reader="eyes")
     with pytest.raises(ValueError, match="this TSP task was made without a training_file"):
         TSP(test_file=file).training_batch(0, 0, 1)
     with pytest.raises(ValueError, match="this TSP task was made without a test_file"):
@@ -283,6 +285,24 @@ def test_task_errors(file):
         TSP().max_items()
     with pytest.raises(ValueError, match=r"tsp4.txt has 3 instances, 4 were asked for"):
         next(TSP(test_file=file).test_batches(4, 1))
+
+
+@pytest.mark.parametrize(
+    ("reader", "fastest", "slowest"), [("paper", 1.0, 1 / 10000**0.75), ("fine", 16.0, 16 / 64**0.75)]
+)
+def test_waves_of_the_readers(reader, fastest, slowest):
+    embedder = {**TSP(reader=reader).embedder(), "learned": False}
+    model = SoftRankModel(SoftRankConfig(d_model=16, heads=2, embedder=embedder)).double()
+    points = torch.tensor([[[0.3, 0.8], [0.05, 0.0]]], dtype=torch.float64)
+    waves = model.embed(points)  # four pairs per coordinate
+    for row, point in enumerate(points[0].tolist()):
+        for half, coordinate in enumerate(point):
+            for pair, cycles in ((0, fastest), (3, slowest)):
+                channel = 8 * half + 2 * pair
+                angle = 2 * math.pi * cycles * coordinate
+                assert waves[0, row, channel : channel + 2].tolist() == pytest.approx(
+                    [math.sin(angle), math.cos(angle)], abs=1e-12
+                )
 
 
 def shortest(points):

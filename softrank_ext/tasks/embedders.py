@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 _CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 _CIFAR_DEVIATION = (0.2023, 0.1994, 0.2010)
-_TEMPERATURE = 10000.0
 
 
 class NumberCNN(nn.Module):
@@ -121,18 +120,19 @@ class PatchMLP(nn.Module):
 class PointEmbedder(nn.Module):
     """Points of the unit square (B, N, 2): sinusoids of each coordinate, then a linear layer unless learned=False.
 
-    Channel pair i of a coordinate x is the sine and cosine of `2 pi x / 10000^(2 i / (D/2))`; the first half of the
-    channels is for the first coordinate. The published experiments have no learned part; the layer reads the
+    Channel pair i of a coordinate x is the sine and cosine of `2 pi cycles x / slowing^(2 i / (D/2))`; the first half
+    of the channels is for the first coordinate. The published experiments have no learned part, and as many cycles and
+    as much slowing as the defaults: all waves but the first few are nearly straight lines. The layer reads the
     coordinates as well.
     """
 
     item_ndim = 1
 
-    def __init__(self, d_model: int, learned: bool = True) -> None:
+    def __init__(self, d_model: int, learned: bool = True, cycles: float = 1.0, slowing: float = 10000.0) -> None:
         super().__init__()
         if d_model % 4 != 0:
             raise ValueError(f"d_model must be a multiple of 4 to embed points, got {d_model}")
-        self.d_model = d_model
+        self.d_model, self.cycles, self.slowing = d_model, cycles, slowing
         self.projection = nn.Linear(d_model + 2, d_model) if learned else None
 
     def forward(self, items: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ class PointEmbedder(nn.Module):
             raise ValueError(f"items must be (B, N, 2) float, got {tuple(items.shape)} {items.dtype}")
         half = self.d_model // 2
         exponent = torch.arange(0, half, 2, device=items.device, dtype=items.dtype) / half
-        angle = 2 * math.pi * items[..., None] * _TEMPERATURE**-exponent  # (B, N, 2, D / 4)
+        angle = 2 * math.pi * self.cycles * items[..., None] * self.slowing**-exponent  # (B, N, 2, D / 4)
         waves = torch.stack((angle.sin(), angle.cos()), -1).flatten(2)  # (B, N, D)
         return waves if self.projection is None else self.projection(torch.cat((waves, items), 2))
 

@@ -34,6 +34,7 @@ from softrank_ext.tasks import Batch
 from softrank_ext.tasks.draws import generator_of, rows_of_passes
 
 DIRECTIONS = ("file", "counterclockwise", "random")
+READERS: dict[str, dict[str, float]] = {"paper": {}, "fine": {"cycles": 16.0, "slowing": 64.0}}
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,23 @@ class TSP:
     """Turn the points of training instances by any angle, and shrink them if they would leave the unit square."""
     random_start: bool = False
     """Let training tours start at any node instead of the file's start."""
+    reader: Literal["paper", "fine"] = "paper"
+    """How the network reads a point: by the published waves, or by shorter ones, which tell near points apart."""
 
     name = "tsp"
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
             raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {self.direction!r}")
+        if self.reader not in READERS:
+            raise ValueError(f"reader must be one of {', '.join(READERS)}, got {self.reader!r}")
         if isinstance(self.training_file, list | tuple):
             # As JSON and the command line have it: lists, and one file in a list. One form for all, to be compared.
             files = tuple(self.training_file)
             object.__setattr__(self, "training_file", files[0] if len(files) == 1 else files or None)
 
     def embedder(self) -> Mapping[str, object]:
-        return {"kind": "points"}
+        return {"kind": "points", **READERS[self.reader]}
 
     def max_items(self) -> int:
         files = [*self._training_files(), *([] if self.test_file is None else [self.test_file])]
