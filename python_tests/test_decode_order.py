@@ -10,7 +10,8 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from softrank_ext import build_info, noise, ops, reference
+from softrank_ext import build_info, noise, ops, reference, sample
+from softrank_ext.incremental import IncrementalDecoder
 from softrank_ext.model import DECODER_HEADS, HEADS, PackedWeights, sine_cosine
 
 needs_compiled = pytest.mark.skipif(build_info()["kernels"] != "compiled", reason="without compiled libraries")
@@ -300,6 +301,20 @@ def test_packed_weights_follow_every_change_of_the_weights(make_model, part, cha
     copy = deepcopy(model)  # has packed nothing yet
     after = model.decode(items, 0.4)[1]
     assert torch.equal(after, copy.decode(items, 0.4)[1]) and not torch.equal(after, before)
+
+
+@pytest.mark.parametrize("then", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_what_is_packed_in_inference_mode_serves_in_any(make_model, then):
+    model, items = make_model("pointer"), torch.randn(3, 6, 2)
+    with torch.inference_mode():
+        wanted = sample(model, items).log_prob
+    with then():
+        assert torch.equal(sample(model, items).log_prob, wanted)
+        decoder = IncrementalDecoder(model, items, 0.4)
+        for _ in range(2):
+            decoder.step(decoder.scores.masked_fill(~decoder.remaining, -torch.inf).argmax(1))
+    with torch.enable_grad():
+        model.log_prob(items, 0.4, random_orders(3, 6)).total.sum().backward()
 
 
 @needs_compiled

@@ -707,12 +707,12 @@ class SoftRankModel(nn.Module):
                 (self.time_embedder,),
             )
         )  # fmt: skip
-        # What is kept must serve in any mode.
-        is_kept = encoder[0].is_cpu and not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled()
+        is_kept = encoder[0].is_cpu and not torch.compiler.is_compiling()
         checksum = ops.checksum(encoder + decoder + time) if is_kept and self in _packings else None
         if checksum is not None and checksum == _packings[self][0]:
             return _packings[self][1]._replace(encoder=encoder, decoder=decoder)
-        packed = PackedWeights(encoder, ops.pack_encoder(encoder), decoder, ops.pack_decoder(decoder), {})
+        with torch.inference_mode(False):  # what is kept must serve in any mode
+            packed = PackedWeights(encoder, ops.pack_encoder(encoder), decoder, ops.pack_decoder(decoder), {})
         if is_kept and packed.packed_decoder.numel() > 0:
             checksum = ops.checksum(encoder + decoder + time) if checksum is None else checksum
             _packings[self] = checksum, packed._replace(encoder=[], decoder=[])
@@ -810,7 +810,7 @@ class SoftRankModel(nn.Module):
             vector = kept.get(index) if kept is not None else None
             if vector is None:
                 vector = self.time_embedder(index)[:, None]
-                if kept is not None and len(kept) < _MOST_TIME_VECTORS:
+                if kept is not None and not vector.is_inference() and len(kept) < _MOST_TIME_VECTORS:
                     kept[index] = vector
             return vector
         time = torch.as_tensor(t, dtype=like.dtype, device=like.device).reshape(-1)
