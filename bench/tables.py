@@ -271,7 +271,7 @@ _REFERENCE = Table(
 
 TABLES = {"sorting": _SORTING, "tsp": _TSP, "jigsaw": _JIGSAW, "ablation": _ABLATION, "reference": _REFERENCE}
 # Settings that a row's result depends on: rows with others are not mixed into one table.
-_SETTINGS = ("budget", "cnn", "batch_size", "draws", "count", "instances", "seed", "threads")
+_SETTINGS = ("budget", "cnn", "patch_reader", "batch_size", "draws", "count", "instances", "seed", "threads")
 
 
 def task_of(table: str, size: int, args: argparse.Namespace) -> Task:
@@ -279,7 +279,7 @@ def task_of(table: str, size: int, args: argparse.Namespace) -> Task:
     if table in ("sorting", "ablation"):
         return Sorting(num_items=size, cnn=args.cnn)
     if table in ("jigsaw", "reference"):
-        return Jigsaw(grid=size)  # type: ignore[arg-type]
+        return Jigsaw(grid=size, reader=args.patch_reader)  # type: ignore[arg-type]
     files = {
         part: str(generate(args.runs / f"tsp{size}_{part}_{count}_seed{seed}.txt", count, size, seed=seed))
         for part, count, seed in (("training", args.instances, args.seed + 1), ("test", args.count, args.seed))
@@ -408,6 +408,7 @@ def lines_of(table: str, results: Sequence[dict[str, Any]]) -> list[list[str]]:
 def note_of(table: str, about: Mapping[str, object], args: argparse.Namespace) -> str:
     """What the numbers are, and that they are not the paper's."""
     images = f"{args.cnn} CNN, " if table in ("sorting", "ablation") else ""
+    images += f"patches read by --task.reader {args.patch_reader}, " if table in ("jigsaw", "reference") else ""
     instances = f"{args.instances} training instances made by fast-tsp, " if table == "tsp" else ""
     batch = "the method's own batch size" if args.batch_size is None else f"batches of {args.batch_size}"
     machine = ", ".join(f"{name} {value}" for name, value in about.items())
@@ -442,6 +443,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", nargs="+", metavar="NAME", help="rows by name (default: all)")
     parser.add_argument("--sizes", nargs="+", type=int, help="items, nodes or patches per side (default: the paper's)")
     parser.add_argument("--cnn", choices=("light", "paper"), default="light", help="how four-digit images are read")
+    parser.add_argument("--patch-reader", choices=("edges", "paper"), default="edges", help="how patches are read")
     parser.add_argument("--batch-size", type=int, help="of every method (default: each method's own)")
     parser.add_argument("--draws", type=int, default=1, help="noisy orders per instance and update of Soft-Rank rows")
     parser.add_argument("--count", type=int, default=1000, help="held-out instances")
