@@ -734,6 +734,9 @@ def test_checksum_sees_every_single_change_and_the_order():
     exchanged = numbers.clone()
     exchanged[[0, 64]] = numbers[[64, 0]]
     assert ops.checksum([exchanged]) != ops.checksum([numbers])
+    if not uses_reference():
+        with pytest.raises(RuntimeError, match="tensors must be float32 or float64"):
+            ops.checksum([numbers, torch.arange(3)])
     assert ops.checksum([numbers.view(30, 10).T]) == ops.checksum([numbers.view(30, 10).T.contiguous()])
 
 

@@ -242,14 +242,14 @@ Tensor random_normal(const Tensor& samples, int64_t seed, int64_t step, int64_t 
 
 int64_t checksum(const std::vector<Tensor>& tensors) {
   std::vector<Tensor> list;
-  std::vector<uint64_t> sums(tensors.size());
-  for (const Tensor& tensor : tensors) list.push_back(torch::stable::contiguous(tensor));
+  std::vector<int64_t> bytes;
+  for (const Tensor& tensor : tensors) {
+    list.push_back(torch::stable::contiguous(tensor));
+    bytes.push_back(with_number_type(tensor, "tensors", [&](auto* type) { return tensor.numel() * sizeof(*type); }));
+  }
+  std::vector<uint64_t> sums(list.size());
   torch::stable::parallel_for(0, int64_t(list.size()), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      with_number_type(list[i], "tensors", [&](auto* type) {
-        sums[i] = cpu_kernels().checksum(list[i].const_data_ptr(), list[i].numel() * int64_t(sizeof(*type)));
-      });
-    }
+    for (int64_t i = begin; i < end; ++i) sums[i] = cpu_kernels().checksum(list[i].const_data_ptr(), bytes[i]);
   });
   return int64_t(cpu_kernels().checksum(sums.data(), int64_t(8 * sums.size())));
 }
