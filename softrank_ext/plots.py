@@ -327,7 +327,7 @@ def plot_jigsaw_errors(
     from matplotlib.figure import Figure
 
     names = list(place_accuracy)
-    figure = Figure(figsize=(1 + 3.2 * len(names), 6), layout="constrained")
+    figure = Figure(figsize=(1 + 3.6 * len(names), 6), layout="constrained")
     grid = figure.subplots(2, len(names), squeeze=False, height_ratios=(1.2, 1))
     lowest = min(float(shares.min()) for shares in place_accuracy.values())
     for column, name in enumerate(names):
@@ -338,7 +338,7 @@ def plot_jigsaw_errors(
             is_dark = share < (1 + max(0.0, lowest - 0.02)) / 2
             text = f"{100 * share:.0f}"
             heat.text(place, row, text, ha="center", va="center", color="white" if is_dark else "black")
-        heat.set(xticks=[], yticks=[], title=f"{name}: images right at each place, %")
+        heat.set(xticks=[], yticks=[], title=f"{name}: right at each place, %")
         heat.spines[:].set_visible(False)
         counts = displacement[name].double()
         distances = torch.arange(len(counts))
@@ -378,6 +378,7 @@ def plot_accuracy_and_speed(
     samples per second of a network to compare with, drawn as a dotted line.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     figure = Figure(figsize=(max(6.5, 1 + 4.2 * len(panels)), 4.2), layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
@@ -391,6 +392,9 @@ def plot_accuracy_and_speed(
         if baselines and name in baselines:
             axes.axvline(baselines[name], color="0.5", linestyle=":", label="a one-pass network's speed")
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set(xlabel="samples per second (logarithmic)", ylabel="wholly right, %", title=name)
         axes.margins(0.12)
         axes.grid(alpha=0.25)
