@@ -105,7 +105,8 @@ def generated_files(runs: Sequence[Path], stages: Sequence[dict]) -> list[str]:
     for run, stage in zip(runs, stages, strict=True):
         named = stage["run"]["task"].get("training_file") or []
         for file in [named] if isinstance(named, str) else named:
-            settings_file = run.parent / f"{file}.json"  # beside the run, where training was started, or anywhere
+            # Training was started in the folder that holds the run; a name that is absolute stays what it is.
+            settings_file = run.parent / f"{file}.json"
             if settings_file.exists():
                 made = json.loads(settings_file.read_text())
                 commands[Path(file).name] = (

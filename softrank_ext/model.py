@@ -858,6 +858,9 @@ class ModelDistribution(OrderDistribution):
         new.model = self.model
         return new
 
+    def entropy(self) -> Tensor:
+        raise NotImplementedError("the entropy of a model's law has no closed form: average -log_prob over its samples")
+
     @torch.no_grad()
     def from_uniform(self, uniform: Tensor) -> Tensor:
         uniform = self._checked_uniform(uniform)
