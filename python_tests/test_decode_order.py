@@ -280,7 +280,7 @@ def test_packed_weights_are_shared_between_calls(make_model):
         assert torch.equal(model.decode(items, 0.4, packed_weights=shared)[1], wanted[1])
 
 
-@pytest.mark.parametrize("part", ["encoder_layers", "decoder_layers", "time_embedder", "decoder_norm"])
+@pytest.mark.parametrize("part", ["encoder_layers", "decoder_layers", "time_embedder", "decoder_norm", "head"])
 @pytest.mark.parametrize("change", ["optimiser", "data", "numpy", "inference"])
 def test_packed_weights_follow_every_change_of_the_weights(make_model, part, change):
     model, items = make_model("pointer"), torch.randn(3, 6, 2)
@@ -585,3 +585,52 @@ def test_encode_opcheck_and_errors(make_model):
         ops.encode(weights, **{**options, "x": x[..., 0]})
     with pytest.raises(ValueError, match="mask must be a bool tensor of the shape of x's slots"):
         ops.encode(weights, **{**options, "mask": mask[:1]})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 1, 1), (9, 24, 25), (130, 33, 70), (0, 8, 3)])
+def test_project_is_a_product(dtype, rows, inputs, outputs):
+    torch.manual_seed(9)
+    x, weight = torch.randn(2, rows, inputs, dtype=dtype), torch.randn(outputs, inputs, dtype=dtype)
+    wanted = (x.double() @ weight.double().T).to(dtype)
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-12
+    for packed in (None, ops.pack_projection(weight)):
+        torch.testing.assert_close(ops.project(x, weight, packed=packed), wanted, atol=tolerance, rtol=0)
+    torch.testing.assert_close(reference.project(x, weight, None), wanted, atol=tolerance, rtol=0)
+
+
+@needs_compiled
+def test_project_gives_a_row_the_same_bits_in_any_batch():
+    torch.manual_seed(10)
+    x, weight = torch.randn(50, 7, 24), torch.randn(25, 24)
+    together = ops.project(x, weight)
+    for row in range(50):
+        assert torch.equal(ops.project(x[row : row + 1], weight), together[row : row + 1])
+
+
+def test_project_opcheck_and_errors():
+    x, weight = torch.randn(2, 5, 8), torch.randn(3, 8)
+    torch.library.opcheck(torch.ops.softrank_ext.project, (x, weight, None))
+    torch.library.opcheck(torch.ops.softrank_ext.pack_projection, (weight,))
+    with pytest.raises(ValueError, match=r"weight must be \(outputs, 8\) torch.float32 on cpu to fit x, got \(8, 3\)"):
+        ops.project(x, weight.T)
+    with pytest.raises(ValueError, match=r"x must be a \(B, N, D\) tensor of float32 or float64, got \(2, 5\)"):
+        ops.project(x[..., 0], weight)
+
+
+@needs_compiled
+def test_project_refuses_the_packing_of_another_weight():
+    x = torch.randn(2, 5, 8)
+    with pytest.raises(RuntimeError, match="packed must be what pack_projection returned for this weight"):
+        ops.project(x, torch.randn(3, 8), packed=ops.pack_projection(torch.randn(40, 8)))
+
+
+@needs_compiled
+def test_a_model_has_the_same_bits_in_any_batch(make_model):
+    """The pointer's keys too: torch's own product rounds by batch size."""
+    torch.manual_seed(11)
+    model, items = make_model("pointer"), torch.randn(40, 9, 2)
+    embedded = model.embed(items)
+    together = model.decode_embedded(embedded, 0.4).log_probs
+    for row in range(40):
+        assert torch.equal(model.decode_embedded(embedded[row : row + 1], 0.4).log_probs, together[row : row + 1])

@@ -44,15 +44,12 @@ def lift_to_grid(
     if ranks.dtype != torch.int64 or ranks.ndim != 2:
         hint = "; did you pass soft_ranks?" if ranks.is_floating_point() else ""
         raise ValueError(f"ranks must be (B, N) int64, got {tuple(ranks.shape)} {ranks.dtype}{hint}")
+    least, shift = (2, 1) if grid == "paper" else (1, 0)
+    numerator = ranks.to(dtype) if grid == "paper" else ranks.to(dtype) + 0.5
     if mask is None:
-        size = torch.full((1, 1), ranks.shape[1], dtype=dtype, device=ranks.device)
-    else:
-        size = mask.sum(1, keepdim=True).to(dtype)  # (B, 1)
-    if grid == "paper":
-        lifted = ranks.to(dtype) / (size - 1).clamp(min=1)
-    else:
-        lifted = (ranks.to(dtype) + 0.5) / size.clamp(min=1)
-    return lifted if mask is None else lifted.masked_fill(~mask, 0.0)
+        return numerator / (max(ranks.shape[1], least) - shift)
+    size = mask.sum(1, keepdim=True).clamp(min=least).to(dtype)  # (B, 1)
+    return (numerator / (size - shift)).masked_fill(~mask, 0.0)
 
 
 def time_grid(steps: int) -> list[float]:

@@ -402,6 +402,10 @@ class PointerHead(nn.Module):
         """Keys (B, N, D) and bias (B, N) of the slots."""
         return memory @ self.weight.T, memory @ self.slot_weight
 
+    def projection(self) -> Tensor:
+        """The matrix (D + 1, D) that takes a slot's encoder output to its keys and its bias."""
+        return torch.cat((self.weight, self.slot_weight[None])).detach()
+
 
 class LinearHead(nn.Module):
     """Scores `w_k . d_i + b_k` with learned w_k, b_k per slot k < max_items; N real slots use the first N of them."""
@@ -426,13 +430,16 @@ class LogProb(NamedTuple):
 class PackedWeights(NamedTuple):
     """What `ops.encode` and `ops.decode_order` want of a model: its tensors, and their packing for the kernels.
 
-    time_vectors: those (1, 1, D) of the step indices met so far.
+    head, packed_head: of a pointer head, for `ops.project`. time_vectors: those (1, 1, D) of the step indices met so
+    far.
     """
 
     encoder: list[Tensor]
     packed_encoder: Tensor
     decoder: list[Tensor]
     packed_decoder: Tensor
+    head: Tensor | None
+    packed_head: Tensor | None
     time_vectors: dict[float, Tensor]
 
 
@@ -675,18 +682,21 @@ class SoftRankModel(nn.Module):
         embedded = self._embedded(items, mask, is_embedded)
         B, N, D = embedded.shape
         weights = self.packed_weights() if packed_weights is None else packed_weights
-        positions = self._positions(embedded, mask)  # (B or 1, N)
         time = self._time(t, embedded, weights.time_vectors)  # (B or 1, 1, D)
         every = _every(embedded, mask)
         places, tokens = sine_cosine(N, D, embedded), embedded + time
         if compiled:
-            x = tokens + (places if mask is None else places[positions])
+            x = tokens + (places if mask is None else places[self._positions(embedded, mask)])
             memory = torch.ops.softrank_ext.encode(
                 weights.encoder, weights.packed_encoder, self.config.heads, self.config.norm_first, x, every
             )
         else:
             memory = self._encode(embedded, time, mask)
-        head_keys, head_bias = self.head(memory, positions)
+        if compiled and weights.head is not None:
+            projected = torch.ops.softrank_ext.project(memory, weights.head, weights.packed_head)
+            head_keys, head_bias = projected[..., :D], projected[..., D]
+        else:
+            head_keys, head_bias = self.head(memory, self._positions(embedded, mask))
         start = (self.start + time[:, 0]).expand(B, D)
         return DecoderInputs(
             weights.decoder, weights.packed_decoder, memory, tokens, start, places, head_keys, head_bias, every
@@ -699,22 +709,26 @@ class SoftRankModel(nn.Module):
         versions of tensors would not tell of changes through `.data` or numpy.
         """
         if self.config.head not in DECODER_HEADS:
-            return PackedWeights([], torch.empty(0), [], torch.empty(0), {})
-        encoder, decoder, time = (
+            return PackedWeights([], torch.empty(0), [], torch.empty(0), None, None, {})
+        encoder, decoder, rest = (
             [parameter.detach() for module in modules for parameter in _parameters_of(module)]
             for modules in (
                 (self.encoder_layers, self.encoder_norm), (self.decoder_layers, self.decoder_norm),
-                (self.time_embedder,),
+                (self.time_embedder, self.head),
             )
         )  # fmt: skip
         is_kept = encoder[0].is_cpu and not torch.compiler.is_compiling()
-        checksum = ops.checksum(encoder + decoder + time) if is_kept and self in _packings else None
+        checksum = ops.checksum(encoder + decoder + rest) if is_kept and self in _packings else None
         if checksum is not None and checksum == _packings[self][0]:
             return _packings[self][1]._replace(encoder=encoder, decoder=decoder)
         with torch.inference_mode(False):  # what is kept must serve in any mode
-            packed = PackedWeights(encoder, ops.pack_encoder(encoder), decoder, ops.pack_decoder(decoder), {})
+            head = self.head.projection() if isinstance(self.head, PointerHead) else None
+            packed_head = None if head is None else ops.pack_projection(head)
+            packed = PackedWeights(
+                encoder, ops.pack_encoder(encoder), decoder, ops.pack_decoder(decoder), head, packed_head, {}
+            )
         if is_kept and packed.packed_decoder.numel() > 0:
-            checksum = ops.checksum(encoder + decoder + time) if checksum is None else checksum
+            checksum = ops.checksum(encoder + decoder + rest) if checksum is None else checksum
             _packings[self] = checksum, packed._replace(encoder=[], decoder=[])
         return packed
 

@@ -34,6 +34,8 @@ _library.define("pack_encoder(Tensor[] weights) -> Tensor")
 _library.define(
     "encode(Tensor[] weights, Tensor? packed, int heads, bool norm_first, Tensor x, Tensor mask) -> Tensor memory"
 )
+_library.define("pack_projection(Tensor weight) -> Tensor")
+_library.define("project(Tensor x, Tensor weight, Tensor? packed) -> Tensor")
 _library.define("pack_decoder(Tensor[] weights) -> Tensor")
 _library.define("open_decoder(Tensor[] weights, Tensor? packed, int heads, Tensor memory, Tensor mask) -> Tensor cache")
 _library.define(
@@ -55,6 +57,8 @@ _default_kernels = {
     "allowed_picks": reference.allowed_picks,
     "pack_encoder": reference.pack_weights,
     "encode": reference.encode,
+    "pack_projection": reference.pack_projection,
+    "project": reference.project,
     "pack_decoder": reference.pack_weights,
     "open_decoder": reference.open_decoder,
     "advance_decoder": reference.advance_decoder,
@@ -178,6 +182,25 @@ def encode(
 def pack_encoder(weights: list[Tensor]) -> Tensor:
     """The weights of `encode` laid out for the kernel of their device; empty where it takes them as they are."""
     return torch.ops.softrank_ext.pack_encoder(weights)
+
+
+def project(x: Tensor, weight: Tensor, *, packed: Tensor | None = None) -> Tensor:
+    """x (B, N, D) times the transpose of weight (outputs, D): (B, N, outputs). No gradient is recorded.
+
+    A row has the same bits in any batch. packed: `pack_projection(weight)`, to share the packing between calls.
+    """
+    _check_float_tensor("x", x, "(B, N, D)", 3)
+    if weight.ndim != 2 or weight.shape[1] != x.shape[2] or weight.dtype != x.dtype or weight.device != x.device:
+        raise ValueError(
+            f"weight must be (outputs, {x.shape[2]}) {x.dtype} on {x.device} to fit x, "
+            f"got {_described(weight)} on {weight.device}"
+        )
+    return torch.ops.softrank_ext.project(x, weight, packed)
+
+
+def pack_projection(weight: Tensor) -> Tensor:
+    """The weight of `project` laid out for the kernel of its device; empty where it takes it as it is."""
+    return torch.ops.softrank_ext.pack_projection(weight)
 
 
 class DecodedOrder(NamedTuple):
@@ -521,6 +544,12 @@ def _fake_pack(weights: list[Tensor]) -> Tensor:
 
 torch.library.register_fake("softrank_ext::pack_encoder", _fake_pack)
 torch.library.register_fake("softrank_ext::pack_decoder", _fake_pack)
+torch.library.register_fake("softrank_ext::pack_projection", lambda weight: _fake_pack([weight]))
+
+
+@torch.library.register_fake("softrank_ext::project")
+def _fake_project(x: Tensor, weight: Tensor, packed: Tensor | None) -> Tensor:
+    return x.new_empty(x.shape[0], x.shape[1], weight.shape[0])
 
 
 def _save_reflect_input(ctx: Any, inputs: tuple, output: Any) -> None:

@@ -244,6 +244,17 @@ def pack_weights(weights: list[Tensor]) -> Tensor:
     return weights[0].new_empty(0)
 
 
+def pack_projection(weight: Tensor) -> Tensor:
+    """See `pack_weights`."""
+    return pack_weights([weight])
+
+
+@torch.no_grad()
+def project(x: Tensor, weight: Tensor, packed: Tensor | None) -> Tensor:
+    """x (B, N, D) times the transpose of weight (outputs, D); see `ops.project`."""
+    return x @ weight.T
+
+
 def checksum(tensors: list[Tensor]) -> int:
     """See `ops.checksum`. 32-bit words go to 64 lanes in turn: rotate `state ^ word`, multiply and add, modulo 2^32."""
     sums = [_checksum_of(tensor.contiguous().flatten().view(torch.int32)) for tensor in tensors]

@@ -304,7 +304,7 @@ def _reverse(
         if reflect_noise and rules is not None and rules.before is not None:
             soft_ranks = bridge.reflect_pairs(soft_ranks, rules.before)
             z_t = soft_ranks if carry == "reflected" else z_t
-        order_t, ranks_t = ops.decode_chamber(soft_ranks, mask)
+        order_t, ranks_t = torch.ops.softrank_ext.decode_chamber(soft_ranks, mask)  # never NaN: no check
         # 3. Arrange the embedded items slot by slot, as the network sees them.
         embedded_t = arrange(embedded, order_t)
         mask_t = None if mask is None else arrange(mask, order_t)
@@ -553,7 +553,10 @@ def _check_items(items: Tensor, mask: Tensor | None) -> None:
         if not bool(mask.any(1).all()):
             row = int((~mask.any(1)).nonzero()[0])
             raise ValueError(f"mask must leave at least one real item per row, row {row} has none")
-    is_wrong = ~items.isfinite().flatten(2).all(2) if items.ndim > 2 else ~items.isfinite()  # (B, N)
+    is_finite = items.isfinite()
+    if bool(is_finite.all()):
+        return
+    is_wrong = ~is_finite.flatten(2).all(2) if items.ndim > 2 else ~is_finite  # (B, N)
     if mask is not None:
         is_wrong &= mask
     if bool(is_wrong.any()):

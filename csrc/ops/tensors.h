@@ -33,6 +33,11 @@ T* mutable_data_of(const Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
+// The tensor itself if it is contiguous: asking is much cheaper than the library's call, which goes by the dispatcher.
+inline Tensor made_contiguous(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+}
+
 // An optional argument's tensor, contiguous, with a pointer that is null where there is none.
 template <typename T>
 struct OptionalData {
@@ -40,7 +45,7 @@ struct OptionalData {
   const T* data;
 
   explicit OptionalData(const std::optional<Tensor>& given)
-      : tensor(given ? std::optional(torch::stable::contiguous(*given)) : std::nullopt),
+      : tensor(given ? std::optional(made_contiguous(*given)) : std::nullopt),
         data(tensor ? data_of<T>(*tensor) : nullptr) {}
   const T* at(int64_t offset) const { return data == nullptr ? nullptr : data + offset; }
 };

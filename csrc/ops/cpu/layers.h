@@ -258,8 +258,8 @@ inline int64_t count_real(const bool* mask, int64_t n) {
   return count;
 }
 
-// weight (outputs, inputs) and bias (outputs) as panels, then the padded bias. A panel is filled a square at a time: it
-// is written across its rows, and a square stays in the first-level cache.
+// weight (outputs, inputs) and bias (outputs; null for 0) as panels, then the padded bias. A panel is filled a square
+// at a time: it is written across its rows, and a square stays in the first-level cache.
 template <typename T>
 void pack_matrix(const T* weight, const T* bias, int64_t outputs, int64_t inputs, T* to) {
   const int64_t columns = padded<T>(outputs);
@@ -272,7 +272,25 @@ void pack_matrix(const T* weight, const T* bias, int64_t outputs, int64_t inputs
       }
     }
   }
-  for (int64_t c = 0; c < columns; ++c) *to++ = c < outputs ? bias[c] : T(0);
+  for (int64_t c = 0; c < columns; ++c) *to++ = bias != nullptr && c < outputs ? bias[c] : T(0);
+}
+
+template <typename T>
+void pack_projection(const T* weight, int64_t outputs, int64_t inputs, T* packed) {
+  pack_matrix<T>(weight, nullptr, outputs, inputs, packed);
+}
+
+// `product` has room for most_tokens rows of padded outputs.
+template <typename T>
+void project(const T* packed, int64_t rows, const T* x, int64_t outputs, int64_t inputs, T* out, T* product) {
+  const int64_t stride = padded<T>(outputs);
+  for (int64_t first = 0; first < rows; first += most_tokens) {
+    const int64_t count = rows - first < most_tokens ? rows - first : most_tokens;
+    multiply<T, Store::plain>(x + first * inputs, count, inputs, packed, outputs, inputs, product, stride);
+    for (int64_t r = 0; r < count; ++r) {
+      std::memcpy(out + (first + r) * outputs, product + r * stride, outputs * sizeof(T));
+    }
+  }
 }
 
 template <typename T>

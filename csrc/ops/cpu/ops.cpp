@@ -17,7 +17,7 @@ namespace {
 int64_t rows_per_task(int64_t work_per_row) { return 1 + 16384 / (work_per_row + 1); }
 
 Tensor reflect(const Tensor& x) {
-  const Tensor input = torch::stable::contiguous(x);
+  const Tensor input = made_contiguous(x);
   const Tensor out = torch::stable::empty_like(input);
   with_number_type(input, "x", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -33,8 +33,8 @@ Tensor reflect(const Tensor& x) {
 std::tuple<Tensor, Tensor> decode_chamber(const Tensor& soft_ranks, const std::optional<Tensor>& mask) {
   STD_TORCH_CHECK(soft_ranks.dim() == 2, "soft_ranks must be (B, N), got ", soft_ranks.dim(), " dimensions");
   const int64_t rows = soft_ranks.size(0), n = soft_ranks.size(1);
-  const Tensor values = torch::stable::contiguous(soft_ranks);
-  const std::optional<Tensor> real = mask ? std::optional(torch::stable::contiguous(*mask)) : std::nullopt;
+  const Tensor values = made_contiguous(soft_ranks);
+  const std::optional<Tensor> real = mask ? std::optional(made_contiguous(*mask)) : std::nullopt;
   const Tensor order = torch::stable::new_empty(soft_ranks, {rows, n}, ScalarType::Long);
   const Tensor ranks = torch::stable::new_empty(soft_ranks, {rows, n}, ScalarType::Long);
   with_number_type(soft_ranks, "soft_ranks", [&](auto* type) {
@@ -66,9 +66,9 @@ void keep_lowest(std::atomic<int64_t>& lowest, int64_t row) {
 std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, const std::optional<Tensor>& uniform) {
   STD_TORCH_CHECK(scores.dim() == 2, "scores must be (B, N), got ", scores.dim(), " dimensions");
   const int64_t rows = scores.size(0), n = scores.size(1);
-  const Tensor values = torch::stable::contiguous(scores);
-  const Tensor allowed = torch::stable::contiguous(remaining);
-  const std::optional<Tensor> draws = uniform ? std::optional(torch::stable::contiguous(*uniform)) : std::nullopt;
+  const Tensor values = made_contiguous(scores);
+  const Tensor allowed = made_contiguous(remaining);
+  const std::optional<Tensor> draws = uniform ? std::optional(made_contiguous(*uniform)) : std::nullopt;
   const Tensor choice = torch::stable::new_empty(scores, {rows}, ScalarType::Long);
   const Tensor log_prob = torch::stable::new_empty(scores, {rows}, scores.scalar_type());
   std::atomic<int64_t> empty_row{rows}, nan_row{rows};
@@ -104,9 +104,9 @@ std::tuple<Tensor, Tensor> decode_scores(const Tensor& scores, const Tensor& mas
                                          const std::optional<Tensor>& allowed, const std::optional<Tensor>& group) {
   STD_TORCH_CHECK(scores.dim() == 3, "scores must be (B, N, N), got ", scores.dim(), " dimensions");
   const int64_t rows = scores.size(0), n = scores.size(1);
-  const Tensor values = torch::stable::contiguous(scores), real = torch::stable::contiguous(mask);
-  const Tensor draws = uniform ? torch::stable::contiguous(*uniform) : real;
-  const Tensor forced = forced_order ? torch::stable::contiguous(*forced_order) : real;
+  const Tensor values = made_contiguous(scores), real = made_contiguous(mask);
+  const Tensor draws = uniform ? made_contiguous(*uniform) : real;
+  const Tensor forced = forced_order ? made_contiguous(*forced_order) : real;
   const Tensor order = torch::stable::new_empty(scores, {rows, n}, ScalarType::Long);
   const Tensor log_probs = torch::stable::new_zeros(scores, {rows, n}, scores.scalar_type());
   const int64_t forced_count = forced_order ? forced_places.value_or(n) : 0;
@@ -167,7 +167,7 @@ std::tuple<Tensor, Tensor> decode_scores(const Tensor& scores, const Tensor& mas
 Tensor allowed_picks(const Tensor& prefix, const Tensor& mask, const std::optional<Tensor>& before,
                      const std::optional<Tensor>& allowed, const std::optional<Tensor>& group) {
   const int64_t rows = mask.size(0), n = mask.size(1), picks = prefix.size(1);
-  const Tensor prefix_c = torch::stable::contiguous(prefix), real = torch::stable::contiguous(mask);
+  const Tensor prefix_c = made_contiguous(prefix), real = made_contiguous(mask);
   const Tensor out = torch::stable::new_zeros(mask, {rows, picks + 1, n}, ScalarType::Bool);
   const BatchRules rules(before, allowed, group, n);
   std::atomic<bool> is_too_hard{false};
@@ -205,7 +205,7 @@ Tensor random_numbers(const Tensor& samples, int64_t seed, int64_t step, int64_t
                       ScalarType dtype, KernelOf kernel_of) {
   STD_TORCH_CHECK(samples.dim() == 1, "samples must be (B,), got ", samples.dim(), " dimensions");
   const int64_t rows = samples.size(0);
-  const Tensor sample_ids = torch::stable::contiguous(samples);
+  const Tensor sample_ids = made_contiguous(samples);
   const Tensor out = torch::stable::new_empty(samples, {rows, count}, dtype);
   const uint32_t step_and_stream = uint32_t(step & 0xFFFFFF) | uint32_t(stream) << 24;
   with_number_type(out, "dtype", [&](auto* type) {
@@ -244,7 +244,7 @@ int64_t checksum(const std::vector<Tensor>& tensors) {
   std::vector<Tensor> list;
   std::vector<int64_t> bytes;
   for (const Tensor& tensor : tensors) {
-    list.push_back(torch::stable::contiguous(tensor));
+    list.push_back(made_contiguous(tensor));
     bytes.push_back(with_number_type(tensor, "tensors", [&](auto* type) { return tensor.numel() * sizeof(*type); }));
   }
   std::vector<uint64_t> sums(list.size());

@@ -113,6 +113,11 @@ int64_t packed_encoder_numbers(const TransformerShape& shape) {
   return shape.layers * EncoderLayout<T>(shape).size + padded<T>(2 * shape.model_width);
 }
 
+template <typename T>
+int64_t packed_projection_numbers(int64_t outputs, int64_t inputs) {
+  return padded<T>(outputs) * (inputs + 1);
+}
+
 // The caches of one row: per layer keys and values of the prefix, then keys and values of the memory. Keys are
 // (head, channel, position), so that vectors run along positions; values are (head, position, channel).
 template <typename T>
@@ -216,6 +221,10 @@ struct TransformerKernels {
   void (*encode_rows)(const TransformerShape& shape, const T* packed, int64_t rows, const T* x, const bool* mask,
                       T* memory, T* scratch, const Workers& workers);
   int64_t (*encoder_scratch_numbers)(const TransformerShape& shape, int64_t parts);
+  // out (rows, outputs) = x (rows, inputs) times the transpose of weight (outputs, inputs); `packed` has
+  // packed_projection_numbers, `product` room for most_tokens rows of padded outputs.
+  void (*pack_projection)(const T* weight, int64_t outputs, int64_t inputs, T* packed);
+  void (*project)(const T* packed, int64_t rows, const T* x, int64_t outputs, int64_t inputs, T* out, T* product);
   // Numbers of scratch that one thread needs for the functions below.
   int64_t (*scratch_numbers)(const TransformerShape& shape);
   // Decode a tile; `cache` has room for most_tile_rows rows. Returns the first failure.

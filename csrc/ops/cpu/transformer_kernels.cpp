@@ -13,6 +13,8 @@ void fill(TransformerKernels<T>& table) {
   table.pack_encoder = pack_encoder<T>;
   table.encode_rows = encode_rows<T>;
   table.encoder_scratch_numbers = encoder_scratch_numbers<T>;
+  table.pack_projection = pack_projection<T>;
+  table.project = project<T>;
   table.scratch_numbers = scratch_numbers<T>;
   table.decode_tile = decode_tile<T>;
   table.open_tile = open_tile<T>;

@@ -46,7 +46,7 @@ struct WeightData {
 
   explicit WeightData(const std::vector<Tensor>& weights) {
     for (const Tensor& weight : weights) {
-      tensors.push_back(torch::stable::contiguous(weight));
+      tensors.push_back(made_contiguous(weight));
       data.push_back(data_of<T>(tensors.back()));
     }
   }
@@ -81,6 +81,37 @@ Tensor pack_encoder(const std::vector<Tensor>& weights) {
   });
 }
 
+Tensor pack_projection(const Tensor& weight) {
+  const Tensor weight_c = made_contiguous(weight);
+  const int64_t outputs = weight.size(0), inputs = weight.size(1);
+  return with_number_type(weight, "weight", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const int64_t numbers = packed_projection_numbers<T>(outputs, inputs);
+    const Tensor packed = torch::stable::new_empty(weight, {numbers}, weight.scalar_type());
+    transformer_kernels<T>().pack_projection(data_of<T>(weight_c), outputs, inputs, mutable_data_of<T>(packed));
+    return packed;
+  });
+}
+
+Tensor project(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& packed) {
+  constexpr int64_t fewest_rows = 64;  // for a thread of their own
+  const int64_t outputs = weight.size(0), inputs = weight.size(1), rows = x.size(0) * x.size(1);
+  const Tensor ready = packed ? *packed : pack_projection(weight);
+  const Tensor x_c = made_contiguous(x);
+  const Tensor out = torch::stable::new_empty(x, {x.size(0), x.size(1), outputs}, x.scalar_type());
+  with_number_type(x, "x", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    STD_TORCH_CHECK(ready.numel() == packed_projection_numbers<T>(outputs, inputs),
+                    "packed must be what pack_projection returned for this weight");
+    torch::stable::parallel_for(0, rows, fewest_rows, [&](int64_t begin, int64_t end) {
+      const auto product = std::make_unique_for_overwrite<T[]>(most_tokens * padded<T>(outputs));
+      transformer_kernels<T>().project(data_of<T>(ready), end - begin, data_of<T>(x_c) + begin * inputs, outputs,
+                                       inputs, mutable_data_of<T>(out) + begin * outputs, product.get());
+    });
+  });
+  return out;
+}
+
 void run_parts(int64_t parts, void (*body)(void* context, int64_t part), void* context) {
   torch::stable::parallel_for(0, parts, 1, [=](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) body(context, part);
@@ -97,7 +128,7 @@ Tensor encode(const std::vector<Tensor>& weights, const std::optional<Tensor>& p
   const int64_t rows = x.size(0), n = x.size(1), width = x.size(2);
   const TransformerShape shape = encoder_shape(weights, heads, norm_first, n);
   const Tensor ready = packed ? *packed : pack_encoder(weights);
-  const Tensor x_c = torch::stable::contiguous(x), mask_c = torch::stable::contiguous(mask);
+  const Tensor x_c = made_contiguous(x), mask_c = made_contiguous(mask);
   const Tensor memory = torch::stable::empty_like(x_c);
   with_number_type(x, "x", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -158,13 +189,13 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
   const TransformerShape shape = decoder_shape(weights, heads, norm_first, n);
   const Tensor ready = packed ? *packed : pack_decoder(weights);
-  const auto contiguous = [](const Tensor& tensor) { return torch::stable::contiguous(tensor); };
-  const Tensor memory_c = contiguous(memory), tokens_c = contiguous(tokens), start_c = contiguous(start);
-  const Tensor places_c = contiguous(places), keys_c = contiguous(head_keys), bias_c = contiguous(head_bias);
-  const Tensor mask_c = contiguous(mask);
-  const Tensor uniform_c = uniform ? contiguous(*uniform) : mask_c;
-  const Tensor forced_c = forced_order ? contiguous(*forced_order) : mask_c;
-  const Tensor draft_c = draft ? contiguous(*draft) : mask_c;
+  const Tensor memory_c = made_contiguous(memory), tokens_c = made_contiguous(tokens), start_c = made_contiguous(start);
+  const Tensor places_c = made_contiguous(places), keys_c = made_contiguous(head_keys),
+               bias_c = made_contiguous(head_bias);
+  const Tensor mask_c = made_contiguous(mask);
+  const Tensor uniform_c = uniform ? made_contiguous(*uniform) : mask_c;
+  const Tensor forced_c = forced_order ? made_contiguous(*forced_order) : mask_c;
+  const Tensor draft_c = draft ? made_contiguous(*draft) : mask_c;
   const bool is_head_shared = head_keys.size(0) == 1;
   const BatchRules rules(before, allowed, group, n);
   const Tensor order = torch::stable::new_empty(memory, {rows, n}, ScalarType::Long);
@@ -239,7 +270,7 @@ Tensor open_decoder(const std::vector<Tensor>& weights, const std::optional<Tens
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
   const TransformerShape shape = decoder_shape(weights, heads, true, n);
   const Tensor ready = packed ? *packed : pack_decoder(weights);
-  const Tensor memory_c = torch::stable::contiguous(memory), mask_c = torch::stable::contiguous(mask);
+  const Tensor memory_c = made_contiguous(memory), mask_c = made_contiguous(mask);
   return with_number_type(memory, "memory", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const TransformerKernels<T>& kernels = transformer_kernels<T>();
@@ -263,8 +294,8 @@ Tensor advance_decoder(const std::vector<Tensor>& weights, const std::optional<T
   const int64_t rows = inputs.size(0), positions = inputs.size(1), width = inputs.size(2), n = mask.size(1);
   const TransformerShape shape = decoder_shape(weights, heads, norm_first, n);
   const Tensor ready = packed ? *packed : pack_decoder(weights);
-  const Tensor inputs_c = torch::stable::contiguous(inputs), lengths_c = torch::stable::contiguous(lengths);
-  const Tensor mask_c = torch::stable::contiguous(mask);
+  const Tensor inputs_c = made_contiguous(inputs), lengths_c = made_contiguous(lengths);
+  const Tensor mask_c = made_contiguous(mask);
   const Tensor states = torch::stable::new_zeros(inputs, {rows, positions, width}, inputs.scalar_type());
   with_number_type(inputs, "inputs", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -300,6 +331,8 @@ Tensor advance_decoder(const std::vector<Tensor>& weights, const std::optional<T
 STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CPU, m) {
   m.impl("pack_encoder", TORCH_BOX(&pack_encoder));
   m.impl("encode", TORCH_BOX(&encode));
+  m.impl("pack_projection", TORCH_BOX(&pack_projection));
+  m.impl("project", TORCH_BOX(&project));
   m.impl("pack_decoder", TORCH_BOX(&pack_decoder));
   m.impl("decode_order", TORCH_BOX(&decode_order));
   m.impl("open_decoder", TORCH_BOX(&open_decoder));

@@ -25,12 +25,12 @@ Tensor checked_argument(const Tensor& tensor, const char* name, ScalarType dtype
   STD_TORCH_CHECK(tensor.numel() == size, name, " must hold ", size, " numbers, got ", tensor.numel());
   STD_TORCH_CHECK(tensor.is_cuda() && tensor.get_device_index() == beside.get_device_index(), name,
                   " must be on CUDA device ", beside.get_device_index(), " like the first argument");
-  return torch::stable::contiguous(tensor);
+  return made_contiguous(tensor);
 }
 
 Tensor reflect(const Tensor& x) {
   const LaunchPlace place(x);
-  const Tensor input = torch::stable::contiguous(x);
+  const Tensor input = made_contiguous(x);
   const Tensor out = torch::stable::empty_like(input);
   with_number_type(input, "x", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -43,7 +43,7 @@ std::tuple<Tensor, Tensor> decode_chamber(const Tensor& soft_ranks, const std::o
   STD_TORCH_CHECK(soft_ranks.dim() == 2, "soft_ranks must be (B, N), got ", soft_ranks.dim(), " dimensions");
   const int64_t rows = soft_ranks.size(0), n = soft_ranks.size(1);
   const LaunchPlace place(soft_ranks);
-  const Tensor values = torch::stable::contiguous(soft_ranks);
+  const Tensor values = made_contiguous(soft_ranks);
   std::optional<Tensor> real;
   if (mask) real = checked_argument(*mask, "mask", ScalarType::Bool, rows * n, soft_ranks);
   const Tensor order = torch::stable::new_empty(soft_ranks, {rows, n}, ScalarType::Long);
@@ -60,7 +60,7 @@ std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, c
   STD_TORCH_CHECK(scores.dim() == 2, "scores must be (B, N), got ", scores.dim(), " dimensions");
   const int64_t rows = scores.size(0), n = scores.size(1);
   const LaunchPlace place(scores);
-  const Tensor values = torch::stable::contiguous(scores);
+  const Tensor values = made_contiguous(scores);
   const Tensor allowed = checked_argument(remaining, "remaining", ScalarType::Bool, rows * n, scores);
   std::optional<Tensor> draws;
   if (uniform) draws = checked_argument(*uniform, "uniform", scores.scalar_type(), rows, scores);
