@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from softrank_ext import build_info, noise, ops, reference, sample
 from softrank_ext.incremental import IncrementalDecoder
 from softrank_ext.model import DECODER_HEADS, HEADS, PackedWeights, sine_cosine
+from softrank_ext.permutations import arrange
 
 needs_compiled = pytest.mark.skipif(build_info()["kernels"] != "compiled", reason="without compiled libraries")
 
@@ -623,6 +624,63 @@ def test_project_refuses_the_packing_of_another_weight():
     x = torch.randn(2, 5, 8)
     with pytest.raises(RuntimeError, match="packed must be what pack_projection returned for this weight"):
         ops.project(x, torch.randn(3, 8), packed=ops.pack_projection(torch.randn(40, 8)))
+
+
+def predict_arguments(model, order, mask, t):
+    """The arguments of predict_order before the choices, and the embedded items."""
+    weights, embedded = model.packed_weights(), model.embed(torch.randn(*order.shape, 2), None)
+    time = model._time(t, embedded)
+    head, head_bias = weights.head, None
+    if head is None:
+        head, head_bias = model.head(embedded, model._positions(embedded, mask))
+    arguments = (
+        weights.encoder, None, weights.decoder, None, model.config.heads, True, embedded, order, time, model.start,
+        sine_cosine(order.shape[1], model.config.d_model, embedded), head, head_bias, None, mask,
+    )  # fmt: skip
+    return arguments, embedded
+
+
+@pytest.mark.parametrize("head", DECODER_HEADS)
+@pytest.mark.parametrize("t", [0.6, torch.tensor([0.2, 0.4, 0.6, 0.8])], ids=["one time", "times"])
+def test_predict_order_is_arranging_encoding_and_decoding(make_model, head, t):
+    torch.manual_seed(12)
+    model, uniform = make_model(head), torch.rand(4, 7)
+    order = random_orders(4, 7)
+    mask = torch.arange(7) < torch.tensor([7, 4, 1, 6])[:, None]
+    with torch.no_grad():
+        arguments, embedded = predict_arguments(model, order, mask, t)
+        arranged = arrange(embedded, order).masked_fill(~mask[..., None], 0.0)
+        wanted = model.decode(arranged, t, mask, uniform=uniform, is_embedded=True, compiled=False)
+        for predict in (torch.ops.softrank_ext.predict_order, reference.predict_order):
+            predicted, log_probs, _ = predict(*arguments, uniform, None, 1.0)
+            assert torch.equal(predicted, wanted.order)
+            torch.testing.assert_close(log_probs, wanted.log_probs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("head", DECODER_HEADS)
+def test_predict_order_opcheck_and_errors(make_model, head):
+    model, mask = make_model(head), torch.ones(2, 5, dtype=torch.bool)
+    with torch.no_grad():
+        arguments, _ = predict_arguments(model, random_orders(2, 5), mask, 0.4)
+        arguments = tuple(value.detach() if isinstance(value, torch.Tensor) else value for value in arguments)
+        torch.library.opcheck(torch.ops.softrank_ext.predict_order, (*arguments, None, None, 1.0))
+
+
+@needs_compiled
+def test_predict_order_reads_nothing_out_of_bounds(make_model):
+    model, mask = make_model("pointer"), torch.ones(2, 5, dtype=torch.bool)
+    with torch.no_grad():
+        arguments, embedded = predict_arguments(model, random_orders(2, 5), mask, 0.4)
+        for place, wrong, message in (
+            (7, torch.full((2, 5), 5), "order must hold items from 0 to 4, got 5"),
+            (7, torch.zeros(2, 4, dtype=torch.int64), r"order must be \(B, N\)"),
+            (8, embedded, "time, start, places and mask must fit embedded"),
+            (11, model.head.weight, r"head must be \(D \+ 1, D\)"),
+        ):
+            with pytest.raises(RuntimeError, match=message):
+                torch.ops.softrank_ext.predict_order(
+                    *arguments[:place], wrong, *arguments[place + 1 :], None, None, 1.0
+                )
 
 
 @needs_compiled

@@ -286,6 +286,26 @@ def test_decode_chamber_equals_reference(make, dtype, device):
 
 
 @each_dtype
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_read_order_is_reflect_and_decode_chamber(dtype, is_masked):
+    torch.manual_seed(3)
+    z = 3 * torch.randn(20, 9, dtype=dtype)
+    mask = torch.rand(20, 9) < 0.7 if is_masked else None
+    soft_ranks, order, ranks = ops.read_order(z, mask)
+    assert torch.equal(soft_ranks, ops.reflect(z))
+    expected_order, expected_ranks = reference.decode_chamber(soft_ranks, mask)
+    assert torch.equal(order, expected_order) and torch.equal(ranks, expected_ranks)
+    for wanted, got in zip((soft_ranks, order, ranks), reference.read_order(z, mask), strict=True):
+        assert torch.equal(wanted, got)
+    opcheck(torch.ops.softrank_ext.read_order.default, (z, mask))
+    z[4, 2] = torch.inf
+    if mask is not None:
+        mask[4, 2] = True
+    with pytest.raises(ValueError, match="soft_ranks must not hold NaN, got NaN at row 4, item 2"):
+        ops.read_order(z, mask)
+
+
+@each_dtype
 @each_input(CHAMBER_INPUTS)
 def test_decode_chamber_is_the_stable_sort_of_python(make, dtype):
     soft_ranks, mask = make(dtype)

@@ -206,9 +206,9 @@ def test_an_oracle_is_followed(make_model, monkeypatch):
     model, items = make_model("pointer"), torch.randn(20, 9, 2)
     monkeypatch.setattr(model, "embed", lambda items, mask: torch.nn.functional.pad(items, (0, 14)))
 
-    def decode_embedded(embedded, t, mask, **_):
+    def decode_embedded(embedded, t, mask, *, order, **_):
         B, N = embedded.shape[:2]
-        return embedded[..., 0].argsort(1), torch.zeros(B, N), torch.ones(B, 2, dtype=torch.int64)
+        return arrange(embedded[..., 0], order).argsort(1), torch.zeros(B, N), torch.ones(B, 2, dtype=torch.int64)
 
     monkeypatch.setattr(model, "decode_embedded", decode_embedded)
     samples = sample(model, items, num_samples=3, record=True)

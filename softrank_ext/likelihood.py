@@ -139,16 +139,17 @@ def _log_weights(
     inner_samples = (samples[:, None] * inner + torch.arange(inner, device=samples.device)).flatten()  # (R * inner,)
     for step, (t, s) in enumerate(pairwise(times)):
         order_t, ranks_t = ops.decode_chamber(ops.reflect(z_t), mask)
-        embedded_t = arrange(embedded, order_t)
         mask_t = None if mask is None else arrange(mask, order_t)
         slots = ranks_t.gather(1, order)
         if s == 0:
             _, log_probs, _ = model.decode_embedded(
-                embedded_t, t, mask_t, temperature=temperature, forced_order=slots, packed_weights=packed_weights
-            )
+                embedded, t, mask_t, order=order_t, temperature=temperature, forced_order=slots,
+                packed_weights=packed_weights,
+            )  # fmt: skip
             return log_weights + log_probs[:, int(first_by_decree) :].sum(1)
         predicted, _, _ = model.decode_embedded(
-            embedded_t.repeat_interleave(inner, 0), t, None if mask_t is None else mask_t.repeat_interleave(inner, 0),
+            embedded.repeat_interleave(inner, 0), t, None if mask_t is None else mask_t.repeat_interleave(inner, 0),
+            order=order_t.repeat_interleave(inner, 0),
             uniform=noise.uniform(seed, inner_samples, step, N, stream=noise.PICK_STREAM, dtype=dtype),
             temperature=temperature, forced_order=slots.repeat_interleave(inner, 0) if first_by_decree else None,
             forced_places=1 if first_by_decree else None, packed_weights=packed_weights,

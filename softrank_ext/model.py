@@ -630,16 +630,32 @@ class SoftRankModel(nn.Module):
         forced_places: int | None = None,
         draft: Tensor | None = None,
         rules: Rules | None = None,
+        order: Tensor | None = None,
         compiled: bool = True,
         cache: bool = True,
         packed_weights: PackedWeights | None = None,
     ) -> ops.DecodedOrder:
         """`decode` for embedded items (B, N, D) with padding zeroed, without a look at the data: for use in a loop.
 
-        rules: what `constraints.rules_of` made of the constraints, over slots.
+        rules: what `constraints.rules_of` made of the constraints, over slots. order: (B, N) int64, the items of the
+        slots, if embedded is item by item; all else is over slots.
         """
-        B, N, _ = embedded.shape
+        B, N, D = embedded.shape
         rules = Rules(None, None, None) if rules is None else rules
+        if compiled and cache and self.config.head in DECODER_HEADS:
+            own = self.packed_weights() if packed_weights is None else packed_weights
+            head, head_bias = own.head, None
+            if head is None:
+                head, head_bias = self.head(embedded, self._positions(embedded, mask))
+            predicted = torch.ops.softrank_ext.predict_order(
+                own.encoder, own.packed_encoder, own.decoder, own.packed_decoder, self.config.heads,
+                self.config.norm_first, embedded, order, self._time(t, embedded, own.time_vectors), self.start,
+                sine_cosine(N, D, embedded), head, head_bias, own.packed_head, _every(embedded, mask), uniform,
+                forced_order, temperature, forced_places, draft, *rules,
+            )  # fmt: skip
+            return ops.DecodedOrder(*predicted)
+        if order is not None:
+            embedded = arrange(embedded, order)
         if self.config.head not in DECODER_HEADS:
             slots = torch.arange(N, device=embedded.device).expand(B, N)
             scores = self.scores(embedded, t, slots, mask)
@@ -650,14 +666,10 @@ class SoftRankModel(nn.Module):
             one_pass = torch.tensor([1, N], device=embedded.device).expand(B, 2)
             return ops.DecodedOrder(order, log_probs, one_pass)
 
-        inputs = self.decoder_inputs(
-            embedded, t, mask, compiled=compiled and cache, is_embedded=True, packed_weights=packed_weights
-        )
+        inputs = self.decoder_inputs(embedded, t, mask, compiled=False, is_embedded=True, packed_weights=packed_weights)
         run: Callable[..., tuple[Tensor, Tensor, Tensor]] = reference.decode_order
         if not cache:
             run = reference.decode_order_uncached
-        elif compiled:
-            run = torch.ops.softrank_ext.decode_order
         weights, packed, *tensors = inputs
         decoded = run(
             weights, packed, self.config.heads, self.config.norm_first, *tensors, uniform, forced_order, temperature,

@@ -15,6 +15,7 @@ from softrank_ext.permutations import check_slots
 _library = torch.library.Library("softrank_ext", "DEF")
 _library.define("reflect(Tensor x) -> Tensor")
 _library.define("decode_chamber(Tensor soft_ranks, Tensor? mask) -> (Tensor order, Tensor ranks)")
+_library.define("read_order(Tensor z, Tensor? mask) -> (Tensor soft_ranks, Tensor order, Tensor ranks)")
 _library.define("pick(Tensor scores, Tensor remaining, Tensor? uniform) -> (Tensor choice, Tensor log_prob)")
 for _name in ("random_uniform", "random_normal"):
     _library.define(f"{_name}(Tensor samples, int seed, int step, int stream, int count, ScalarType dtype) -> Tensor")
@@ -23,6 +24,13 @@ _library.define(
     "Tensor start, Tensor places, Tensor head_keys, Tensor head_bias, Tensor mask, Tensor? uniform, "
     "Tensor? forced_order, float temperature, int? forced_places=None, Tensor? draft=None, Tensor? before=None, "
     "Tensor? allowed=None, Tensor? group=None) -> (Tensor order, Tensor log_probs, Tensor work)"
+)
+_library.define(
+    "predict_order(Tensor[] encoder, Tensor? packed_encoder, Tensor[] decoder, Tensor? packed_decoder, int heads, "
+    "bool norm_first, Tensor embedded, Tensor? order, Tensor time, Tensor start, Tensor places, Tensor head, "
+    "Tensor? head_bias, Tensor? packed_head, Tensor mask, Tensor? uniform, Tensor? forced_order, float temperature, "
+    "int? forced_places=None, Tensor? draft=None, Tensor? before=None, Tensor? allowed=None, Tensor? group=None) "
+    "-> (Tensor order, Tensor log_probs, Tensor work)"
 )
 _library.define(
     "decode_scores(Tensor scores, Tensor mask, Tensor? uniform, Tensor? forced_order, float temperature, "
@@ -49,10 +57,12 @@ _library.define("cpu_capability() -> str")
 _default_kernels = {
     "reflect": reference.reflect,
     "decode_chamber": reference.decode_chamber,
+    "read_order": reference.read_order,
     "pick": reference.pick,
     "random_uniform": reference.random_uniform,
     "random_normal": reference.random_normal,
     "decode_order": reference.decode_order,
+    "predict_order": reference.predict_order,
     "decode_scores": reference.decode_scores,
     "allowed_picks": reference.allowed_picks,
     "pack_encoder": reference.pack_weights,
@@ -123,6 +133,20 @@ def decode_chamber(soft_ranks: Tensor, mask: Tensor | None = None) -> tuple[Tens
     if not torch.compiler.is_compiling():
         _check_no_nan(soft_ranks, mask)
     return torch.ops.softrank_ext.decode_chamber(soft_ranks, mask)
+
+
+def read_order(z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """`reflect`, then `decode_chamber`: soft ranks, order and ranks of z (B, N), without gradients.
+
+    Raises ValueError if z of a real item is NaN or infinite (skipped while compiling, where data cannot be read).
+    """
+    _check_float_tensor("z", z, "(B, N)", 2)
+    if mask is not None:
+        _check_bool_mask("mask", mask, "z", z)
+    soft_ranks, order, ranks = torch.ops.softrank_ext.read_order(z, mask)
+    if not torch.compiler.is_compiling():
+        _check_no_nan(soft_ranks, mask)
+    return soft_ranks, order, ranks
 
 
 def _check_no_nan(soft_ranks: Tensor, mask: Tensor | None) -> None:
@@ -509,6 +533,11 @@ torch.library.register_fake("softrank_ext::random_uniform", _fake_random)
 torch.library.register_fake("softrank_ext::random_normal", _fake_random)
 
 
+@torch.library.register_fake("softrank_ext::read_order")
+def _fake_read_order(z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    return _fake_reflect(z), *_fake_decode_chamber(z, mask)
+
+
 @torch.library.register_fake("softrank_ext::decode_order")
 def _fake_decode_order(
     weights: list[Tensor],
@@ -536,6 +565,29 @@ def _fake_decode_order(
     torch._check(mask.shape == memory.shape[:2], lambda: "mask must be (B, N) as memory is (B, N, D)")
     order = memory.new_empty(mask.shape, dtype=torch.int64)
     return order, memory.new_empty(mask.shape), order.new_empty(mask.shape[0], 2)
+
+
+@torch.library.register_fake("softrank_ext::predict_order")
+def _fake_predict_order(
+    encoder: list[Tensor],
+    packed_encoder: Tensor | None,
+    decoder: list[Tensor],
+    packed_decoder: Tensor | None,
+    heads: int,
+    norm_first: bool,
+    embedded: Tensor,
+    order: Tensor | None,
+    time: Tensor,
+    start: Tensor,
+    places: Tensor,
+    head: Tensor,
+    head_bias: Tensor | None,
+    packed_head: Tensor | None,
+    mask: Tensor,
+    *choices: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    predicted = embedded.new_empty(mask.shape, dtype=torch.int64)
+    return predicted, embedded.new_empty(mask.shape), predicted.new_empty(mask.shape[0], 2)
 
 
 def _fake_pack(weights: list[Tensor]) -> Tensor:

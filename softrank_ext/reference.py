@@ -7,7 +7,7 @@ no kernel of ours. They check nothing: `ops` does that at its door. `order[place
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -69,6 +69,13 @@ def decode_chamber(soft_ranks: Tensor, mask: Tensor | None) -> tuple[Tensor, Ten
     places = torch.arange(order.shape[1], device=order.device).expand_as(order)
     ranks = torch.empty_like(order).scatter_(1, order, places)
     return order, ranks
+
+
+@torch.no_grad()
+def read_order(z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """`reflect`, then `decode_chamber`, by the kernels of the device."""
+    soft_ranks = torch.ops.softrank_ext.reflect(z)
+    return soft_ranks, *torch.ops.softrank_ext.decode_chamber(soft_ranks, mask)
 
 
 def pick_weights(scores: Tensor, remaining: Tensor) -> tuple[Tensor, Tensor]:
@@ -349,6 +356,45 @@ def decode_order(
     )
     passes = (mask.sum(1) - 1).clamp(min=0)
     return order, log_probs, torch.stack((passes, passes), 1)
+
+
+@torch.no_grad()
+def predict_order(
+    encoder: list[Tensor],
+    packed_encoder: Tensor | None,
+    decoder: list[Tensor],
+    packed_decoder: Tensor | None,
+    heads: int,
+    norm_first: bool,
+    embedded: Tensor,
+    order: Tensor | None,
+    time: Tensor,
+    start: Tensor,
+    places: Tensor,
+    head: Tensor,
+    head_bias: Tensor | None,
+    packed_head: Tensor | None,
+    mask: Tensor,
+    *choices: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One prediction of the reverse process: items to slots, then `encode`, the head and `decode_order`.
+
+    embedded: (B, N, D), item by item; order: (B, N) int64, the items of the slots, None for embedded in slots already.
+    time: (B or 1, 1, D), added to every token. start: (D,), places: (N, D), as in `decode_order`. head: of a pointer
+    the matrix of `project` (D + 1, D), which gives keys and bias; else head_keys of `decode_order`, with head_bias.
+    mask (B, N): of slots. choices: what follows in `decode_order`.
+    """
+    B, _, D = embedded.shape
+    tokens = (embedded if order is None else embedded.gather(1, order[..., None].expand_as(embedded))) + time
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    memory = encode(encoder, packed_encoder, heads, norm_first, tokens + places[positions], mask)
+    if head_bias is None:
+        head, head_bias = project(memory, head, packed_head).split((D, 1), 2)
+        head_bias = head_bias[..., 0]
+    starts = (start + time[:, 0]).expand(B, D)
+    return decode_order(
+        decoder, packed_decoder, heads, norm_first, memory, tokens, starts, places, head, head_bias, mask, *choices
+    )
 
 
 @torch.no_grad()

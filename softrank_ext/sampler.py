@@ -300,13 +300,12 @@ def _reverse(
     work = torch.zeros(B, 2, dtype=torch.int64, device=embedded.device)
     for step, (t, s) in enumerate(pairwise(times)):
         # 2. Read the order off the soft ranks.
-        soft_ranks = ops.reflect(z_t)
+        soft_ranks, order_t, ranks_t = torch.ops.softrank_ext.read_order(z_t, mask)  # never NaN: no check
         if reflect_noise and rules is not None and rules.before is not None:
             soft_ranks = bridge.reflect_pairs(soft_ranks, rules.before)
             z_t = soft_ranks if carry == "reflected" else z_t
-        order_t, ranks_t = torch.ops.softrank_ext.decode_chamber(soft_ranks, mask)  # never NaN: no check
-        # 3. Arrange the embedded items slot by slot, as the network sees them.
-        embedded_t = arrange(embedded, order_t)
+            order_t, ranks_t = ops.decode_chamber(soft_ranks, mask)
+        # 3. In this order the network sees the items: its slots.
         mask_t = None if mask is None else arrange(mask, order_t)
         first_slot = None if first is None else ranks_t.gather(1, first[:, None])  # (B, 1)
         # 4., 5. Encode, and pick slot after slot; the last prediction, seen slot by slot, is the draft.
@@ -318,7 +317,8 @@ def _reverse(
             # Rules are for clean orders; those of the time before may break them.
             is_ruled = rules is not None and (s == 0 or (law == "prefix" and config.target == "clean"))
             slots, log_probs, step_work = model.decode_embedded(
-                embedded_t, t, mask_t, uniform=uniform, temperature=temperature if decode == "sample" else 1.0,
+                embedded, t, mask_t, order=order_t, uniform=uniform,
+                temperature=temperature if decode == "sample" else 1.0,
                 forced_order=None if first_slot is None else _order_from(first_slot, mask_t, N),
                 forced_places=None if first is None else 1, draft=draft,
                 rules=rules.in_slots(order_t) if rules is not None and is_ruled else None, compiled=compiled,
@@ -328,8 +328,8 @@ def _reverse(
                 log_probs[:, 0] = 0.0  # decreed, not drawn
             if law == "conditioned" and is_ruled:
                 unruled = model.decode_embedded(
-                    embedded_t, t, mask_t, temperature=temperature, forced_order=slots, draft=slots, compiled=compiled,
-                    cache=cache, packed_weights=packed_weights,
+                    embedded, t, mask_t, order=order_t, temperature=temperature, forced_order=slots, draft=slots,
+                    compiled=compiled, cache=cache, packed_weights=packed_weights,
                 ).log_probs  # fmt: skip
                 if first is not None:
                     unruled[:, 0] = 0.0
@@ -337,7 +337,8 @@ def _reverse(
             log_prob = log_probs.sum(1)
         else:
             found = beam_decode(
-                model, embedded_t, t, beam, mask_t, first=None if first_slot is None else first_slot[:, 0],
+                model, arrange(embedded, order_t), t, beam, mask_t,
+                first=None if first_slot is None else first_slot[:, 0],
                 start_log_probs=path_log_probs, is_embedded=True, packed_weights=packed_weights,
             )  # fmt: skip
             slots, log_prob, path_log_probs, rows = _carry_on(found, order_t, path_log_probs)

@@ -56,6 +56,12 @@ std::tuple<Tensor, Tensor> decode_chamber(const Tensor& soft_ranks, const std::o
   return {order, ranks};
 }
 
+std::tuple<Tensor, Tensor, Tensor> read_order(const Tensor& z, const std::optional<Tensor>& mask) {
+  const Tensor soft_ranks = reflect(z);
+  const auto [order, ranks] = decode_chamber(soft_ranks, mask);
+  return {soft_ranks, order, ranks};
+}
+
 // Keeps the lowest row reported, so that the message does not depend on threads.
 void keep_lowest(std::atomic<int64_t>& lowest, int64_t row) {
   int64_t seen = lowest;
@@ -261,6 +267,7 @@ std::string cpu_capability() { return cpu_kernels().capability; }
 STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CPU, m) {
   m.impl("reflect", TORCH_BOX(&reflect));
   m.impl("decode_chamber", TORCH_BOX(&decode_chamber));
+  m.impl("read_order", TORCH_BOX(&read_order));
   m.impl("pick", TORCH_BOX(&pick));
   m.impl("decode_scores", TORCH_BOX(&decode_scores));
   m.impl("allowed_picks", TORCH_BOX(&allowed_picks));

@@ -265,6 +265,81 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(
   return {order, log_probs, work};
 }
 
+// One prediction of the reverse process: the items take their slots, and run through encoder, head and decoder. One op,
+// because for a single instance the calls between these cost as much as their work.
+std::tuple<Tensor, Tensor, Tensor> predict_order(
+    const std::vector<Tensor>& encoder, const std::optional<Tensor>& packed_encoder, const std::vector<Tensor>& decoder,
+    const std::optional<Tensor>& packed_decoder, int64_t heads, bool norm_first, const Tensor& embedded,
+    const std::optional<Tensor>& order, const Tensor& time, const Tensor& start, const Tensor& places,
+    const Tensor& head, const std::optional<Tensor>& head_bias, const std::optional<Tensor>& packed_head,
+    const Tensor& mask, const std::optional<Tensor>& uniform, const std::optional<Tensor>& forced_order,
+    double temperature, std::optional<int64_t> forced_places, const std::optional<Tensor>& draft,
+    const std::optional<Tensor>& before, const std::optional<Tensor>& allowed, const std::optional<Tensor>& group) {
+  const int64_t rows = embedded.size(0), n = embedded.size(1), width = embedded.size(2);
+  const auto make = [&](std::initializer_list<int64_t> shape) {
+    return torch::stable::new_empty(embedded, shape, embedded.scalar_type());
+  };
+  const Tensor items = made_contiguous(embedded), times = made_contiguous(time), first = made_contiguous(start);
+  const Tensor place_rows = made_contiguous(places), real = made_contiguous(mask);
+  const OptionalData<int64_t> arrangement(order);
+  STD_TORCH_CHECK((time.numel() == width || time.numel() == rows * width) && start.numel() == width &&
+                      places.numel() == n * width && mask.numel() == rows * n,
+                  "time, start, places and mask must fit embedded (B, N, D): (B or 1, 1, D), (D,), (N, D), (B, N)");
+  STD_TORCH_CHECK(head_bias || (head.size(0) == width + 1 && head.size(1) == width),
+                  "head must be (D + 1, D), or come with a head_bias");
+  STD_TORCH_CHECK(!order || order->numel() == rows * n, "order must be (B, N) as embedded is (B, N, D)");
+  for (int64_t at = 0; order && at < rows * n; ++at) {
+    STD_TORCH_CHECK(arrangement.data[at] >= 0 && arrangement.data[at] < n, "order must hold items from 0 to ", n - 1,
+                    ", got ", arrangement.data[at]);
+  }
+  const Tensor x = make({rows, n, width}), tokens = make({rows, n, width}), starts = make({rows, width});
+  return with_number_type(embedded, "embedded", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const T *from = data_of<T>(items), *time_data = data_of<T>(times), *start_data = data_of<T>(first);
+    const T* place_data = data_of<T>(place_rows);
+    const bool* is_real = data_of<bool>(real);
+    T *x_data = mutable_data_of<T>(x), *token_data = mutable_data_of<T>(tokens);
+    T* starts_data = mutable_data_of<T>(starts);
+    const bool is_time_shared = time.numel() == width;
+    torch::stable::parallel_for(0, rows, std::max<int64_t>(1, 32768 / (n * width)), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const T* shift = time_data + (is_time_shared ? 0 : row * width);
+        for (int64_t c = 0; c < width; ++c) starts_data[row * width + c] = start_data[c] + shift[c];
+        // A slot's position counts the real slots before it.
+        for (int64_t slot = 0, position = 0; slot < n; ++slot) {
+          const int64_t at = row * n + slot;
+          const int64_t item = arrangement.data == nullptr ? slot : arrangement.data[at];
+          const T *item_data = from + (row * n + item) * width, *place = place_data + position * width;
+          for (int64_t c = 0; c < width; ++c) {
+            const T token = item_data[c] + shift[c];
+            token_data[at * width + c] = token;
+            x_data[at * width + c] = token + place[c];
+          }
+          position += is_real[at];
+        }
+      }
+    });
+    const Tensor memory = encode(encoder, packed_encoder, heads, norm_first, x, real);
+    const auto decode = [&](const Tensor& keys, const Tensor& bias) {
+      return decode_order(decoder, packed_decoder, heads, norm_first, memory, tokens, starts, place_rows, keys, bias,
+                          real, uniform, forced_order, temperature, forced_places, draft, before, allowed, group);
+    };
+    if (head_bias) return decode(head, *head_bias);
+    const Tensor projected = project(memory, head, packed_head);
+    const Tensor keys = make({rows, n, width}), bias = make({rows, n});
+    const T* projected_data = data_of<T>(projected);
+    T *key_data = mutable_data_of<T>(keys), *bias_data = mutable_data_of<T>(bias);
+    torch::stable::parallel_for(0, rows * n, std::max<int64_t>(1, 32768 / width), [=](int64_t begin, int64_t end) {
+      for (int64_t at = begin; at < end; ++at) {
+        const T* both = projected_data + at * (width + 1);
+        std::copy(both, both + width, key_data + at * width);
+        bias_data[at] = both[width];
+      }
+    });
+    return decode(keys, bias);
+  });
+}
+
 Tensor open_decoder(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads,
                     const Tensor& memory, const Tensor& mask) {
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
@@ -335,6 +410,7 @@ STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CPU, m) {
   m.impl("project", TORCH_BOX(&project));
   m.impl("pack_decoder", TORCH_BOX(&pack_decoder));
   m.impl("decode_order", TORCH_BOX(&decode_order));
+  m.impl("predict_order", TORCH_BOX(&predict_order));
   m.impl("open_decoder", TORCH_BOX(&open_decoder));
   m.impl("advance_decoder", TORCH_BOX(&advance_decoder));
 }
