@@ -305,8 +305,8 @@ def config_of(row: Row, task: Task, size: int, args: argparse.Namespace) -> Trai
     settings = {**method_of(row.method).training(task.name), **row.training(size)}
     if args.batch_size is not None:
         settings["batch_size"] = args.batch_size
-    if row.method == "softrank":
-        settings["draws"] = args.draws
+    if args.draws is not None and row.method in ("softrank", "symmetric-diffusers"):
+        settings |= {"draws": args.draws, "times": "drawn"}
     return TrainConfig(**{**settings, "schedule": "cosine", "seed": args.seed})
 
 
@@ -424,6 +424,8 @@ def note_of(table: str, about: Mapping[str, object], args: argparse.Namespace) -
     images += f"patches read by --task.reader {args.patch_reader}, " if table in _JIGSAW_TABLES else ""
     instances = f"{args.instances} training instances made by fast-tsp, " if table == "tsp" else ""
     batch = "the method's own batch size" if args.batch_size is None else f"batches of {args.batch_size}"
+    if args.draws is not None:
+        batch += f", noisy orders per instance for every diffusion: {args.draws}"
     machine = ", ".join(f"{name} {value}" for name, value in about.items())
     source = TABLES[table].source
     paper = f' Columns "paper" are from its table {source}, arXiv 2603.17353.' if source else ""
@@ -460,7 +462,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cnn", choices=("light", "paper"), default="light", help="how four-digit images are read")
     parser.add_argument("--patch-reader", choices=("edges", "paper"), default="edges", help="how patches are read")
     parser.add_argument("--batch-size", type=int, help="of every method (default: each method's own)")
-    parser.add_argument("--draws", type=int, default=1, help="noisy orders per instance and update of Soft-Rank rows")
+    parser.add_argument(
+        "--draws", type=int,
+        help="noisy orders per instance and update of every diffusion, each at one drawn time (default: Soft-Rank one, "
+        "SymmetricDiffusers three at all its times)",
+    )  # fmt: skip
     parser.add_argument("--count", type=int, default=1000, help="held-out instances")
     parser.add_argument("--evaluate-batch-size", type=int, default=64)
     parser.add_argument("--instances", type=int, default=20_000, help="training instances of TSP")

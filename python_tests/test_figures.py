@@ -45,10 +45,14 @@ def test_figures_are_measured_and_drawn(weights, tmp_path, monkeypatch, capsys):
     assert "left out: what needs measurements of jigsaw-4x4" in capsys.readouterr().out
 
 
-def test_readme_gets_the_output_of_the_demo(weights, tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
+@pytest.fixture
+def readme(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCH))
-    readme = importlib.import_module("readme")
+    return importlib.import_module("readme")
+
+
+def test_readme_gets_the_output_of_the_demo(readme, weights, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
     monkeypatch.setattr(checkpoint, "BUNDLED", tmp_path / "nowhere")
     assert readme.demo(tmp_path) == "No model is bundled yet."
     monkeypatch.setattr(checkpoint, "BUNDLED", weights)
@@ -58,9 +62,7 @@ def test_readme_gets_the_output_of_the_demo(weights, tmp_path, monkeypatch):
     assert "![A jigsaw of nine patches being solved](bench/results/jigsaw-9.png)" in text
 
 
-def test_readme_parts_are_replaced_between_their_marks(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
-    readme = importlib.import_module("readme")
+def test_readme_parts_are_replaced_between_their_marks(readme, tmp_path):
     begin, end = "<!-- demo: written by bench/readme.py -->\n", "<!-- end of demo -->\n"
     assert readme.with_section(f"a\n{begin}old\n{end}b\n", "demo", "new") == f"a\n{begin}new\n{end}b\n"
     assert readme.with_section(f"a\n{begin}old\n{end}b\n", "demo", "") == f"a\n{begin}{end}b\n"
@@ -72,3 +74,31 @@ def test_readme_parts_are_replaced_between_their_marks(tmp_path, monkeypatch):
     text = (BENCH.parent / "README.md").read_text()
     for title in ("demo", "figures"):
         assert readme.with_section(text, title, "new") != text
+
+
+def test_numbers_beside_the_paper_are_those_of_cards_and_tables(readme, tmp_path):
+    card = tmp_path / "weights" / "sorting" / "README.md"
+    card.parent.mkdir(parents=True)
+    card.write_text(
+        "```bash\nsoftrank evaluate sorting x --task.num-items 9 --count 4\n```\n\n"
+        "| steps | accuracy |\n| --- | --- |\n| 5 | 0.1234 ± 0.0100 |\n"
+    )
+    score = {"mean": 0.25, "standard_error": 0.125}
+    evaluation = {"line": "", "paper": {"gap": 0.5}, "metrics": {"gap": score, "gap_after_2opt": score}}
+    result = {
+        "name": "A",
+        "size": 20,
+        "updates": 7,
+        "settings": {"budget": 3, "threads": 1},
+        "evaluations": [evaluation],
+    }
+    (tmp_path / "table_tsp.json").write_text(json.dumps({"table": "tsp", "results": [result]}))
+    lines = readme.beside_the_paper(tmp_path, tmp_path / "weights").splitlines()
+    assert "| 9 four-digit images sorted, all right | 12.34 % ± 1.00 | 93.29 % |" in lines
+    assert "| 20 | A | 0.250 ± 0.125 | 0.250 ± 0.125 | 0.500 | 7 |" in lines
+    assert sum("all right" in line for line in lines) == 1  # other models have no card here
+
+
+def test_every_number_beside_the_paper_is_on_a_card(readme):
+    found = [line.split("|")[1].strip() for line in readme.bundled_lines(readme.WEIGHTS)[2:]]
+    assert found == [line[0] for line in readme.BUNDLED]
