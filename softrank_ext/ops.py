@@ -568,26 +568,11 @@ def _fake_decode_order(
 
 
 @torch.library.register_fake("softrank_ext::predict_order")
-def _fake_predict_order(
-    encoder: list[Tensor],
-    packed_encoder: Tensor | None,
-    decoder: list[Tensor],
-    packed_decoder: Tensor | None,
-    heads: int,
-    norm_first: bool,
-    embedded: Tensor,
-    order: Tensor | None,
-    time: Tensor,
-    start: Tensor,
-    places: Tensor,
-    head: Tensor,
-    head_bias: Tensor | None,
-    packed_head: Tensor | None,
-    mask: Tensor,
-    *choices: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    predicted = embedded.new_empty(mask.shape, dtype=torch.int64)
-    return predicted, embedded.new_empty(mask.shape), predicted.new_empty(mask.shape[0], 2)
+def _fake_predict_order(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    embedded: Tensor = arguments[6]
+    B, N, _ = embedded.shape
+    order = embedded.new_empty((B, N), dtype=torch.int64)
+    return order, embedded.new_empty((B, N)), order.new_empty((B, 2))
 
 
 def _fake_pack(weights: list[Tensor]) -> Tensor:
