@@ -20,14 +20,16 @@ on. The other models are random: their time does not depend on their weights.
 
 import argparse
 import math
+import multiprocessing
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import report
 import torch
-from timing import resident, timed, timed_once, timed_together
+from timing import fix_threads, resident, timed, timed_once, timed_together
 from tqdm import tqdm
 
 from softrank_ext import Samples, SoftRankConfig, SoftRankModel, checkpoint, metrics, sample
@@ -277,10 +279,9 @@ def growth_rows(args: argparse.Namespace) -> list[dict]:
         seconds[N] = call.best / GROWTH_BATCH
     first, last = GROWTH_PLACES[0], GROWTH_PLACES[-1]
     exponent = math.log(seconds[last] / seconds[first]) / math.log(last / first)
-    items = torch.rand(1, LARGE_PLACES, 2)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is resident now
-    before = resident("VmRSS")
-    large = timed_once(lambda: sample(model, items, speculative=False))
+    # In a process of its own: memory that earlier calls left behind would hide what this one takes.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        large, memory = process.submit(large_sample, torch.get_num_threads()).result()
     return [
         {
             "name": f"growth from N {first} to {last}: exponent",
@@ -293,9 +294,22 @@ def growth_rows(args: argparse.Namespace) -> list[dict]:
             "name": f"N {LARGE_PLACES}: seconds and memory of one sample",
             "part": "growth",
             "seconds": large,
-            "memory_mb": (resident("VmHWM") - before) / 2**20,
+            "memory_mb": memory / 2**20,
         },
     ]
+
+
+def large_sample(threads: int) -> tuple[float, int]:
+    """Seconds of one sample of LARGE_PLACES items, and by how many bytes it raised the peak of this process."""
+    fix_threads(threads)
+    torch.manual_seed(0)
+    model = SoftRankModel(SoftRankConfig(embedder={"kind": "linear", "features": 2}))
+    sample(model, torch.rand(1, GROWTH_PLACES[0], 2), speculative=False)  # a warm-up, small
+    items = torch.rand(1, LARGE_PLACES, 2)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is resident now
+    before = resident("VmRSS")
+    seconds = timed_once(lambda: sample(model, items, speculative=False))
+    return seconds, resident("VmHWM") - before
 
 
 def text_of(rows: list[dict], peaks: dict[str, float] | None) -> str:
