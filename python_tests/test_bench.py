@@ -12,6 +12,7 @@ import torch
 from synthetic_data import write_cifar10, write_mnist
 
 from softrank_ext import SoftRankConfig, SoftRankModel, sample
+from softrank_ext.train import loss_of
 
 BENCH = Path(__file__).parents[1] / "bench"
 pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench folder")
@@ -195,7 +196,9 @@ def test_every_row_of_every_table_makes_a_model(tables, tmp_path, monkeypatch):
         for row in table.rows:
             method = tables.method_of(row.method)
             model = method.make(task, tables.dataclasses.replace(method.options(task.name), **row.model))
-            assert tables.config_of(row, task, size, args).schedule == "cosine"
+            config = tables.config_of(row, task, size, args)
+            assert config.schedule == "cosine"
+            loss_of(model, config)  # raises if the objective does not go with the network
             for key, value in row.model.items():
                 assert getattr(model.config, key) == value
         lines = [numbers for row in table.rows for numbers in row.paper.values()]
