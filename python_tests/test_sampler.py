@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from softrank_ext import Samples, bridge, decode_chamber, noise, reflect, sample
+from softrank_ext import Samples, bridge, build_info, decode_chamber, noise, reflect, sample
 from softrank_ext.model import HEADS, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, check_order, compose, ranks_of
 
@@ -198,6 +198,21 @@ def test_several_steps_agree_with_a_loop_by_hand(make_model, reference, carry):
 
     assert p_value(counts_of_samples(0.8)) > 1e-4
     assert p_value(counts_of_samples(0.4)) < 1e-6  # negative control
+
+
+@pytest.mark.skipif(build_info()["kernels"] != "compiled", reason="without compiled libraries")
+@pytest.mark.parametrize("decode", ["sample", "greedy"])
+def test_samples_have_the_same_bits_in_any_batch(decode):
+    """In float32, where the embedder leaves nothing to rounding."""
+    torch.manual_seed(6)
+    config = SoftRankConfig(d_model=16, feed_forward=32, heads=2, encoder_layers=2, decoder_layers=2, embedder=None)
+    model = SoftRankModel(config, torch.nn.Identity())
+    items = torch.randn(40, 9, 16)
+    together = sample(model, items, decode=decode, num_samples=2)
+    for begin, end in ((0, 1), (1, 4), (4, 40)):
+        apart = sample(model, items[begin:end], decode=decode, num_samples=2, first_sample=2 * begin)
+        assert torch.equal(apart.order, together.order[begin:end])
+        assert torch.equal(apart.log_prob, together.log_prob[begin:end])
 
 
 def test_an_oracle_is_followed(make_model, monkeypatch):

@@ -2,8 +2,10 @@
 
 Orders are over items as given, `order[place] = item`; the network sees slots, `permutations.compose` goes between.
 Noise is keyed by seed and sample number (`noise`), so a sample does not depend on the batch that it is computed in.
-What can still differ between batch sizes is rounding inside the matrix products: a draw changes if its uniform number
-lies within that rounding (about 1e-6 in float32, 1e-15 in float64) of the boundary between two items.
+The compiled encoder, decoder and head give a row the same bits in any batch; torch's own matrix products (the
+embedder's, and all of them with compiled=False, without a decoder or off the CPU) may round by batch size, and then a
+draw changes if its uniform number lies within that rounding (about 1e-6 in float32, 1e-15 in float64) of the boundary
+between two items.
 """
 
 import math
