@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _DARK_TO_LIGHT = (0.0, 0.88)  # The last part of viridis is too light on white.
 _OURS, _WRONG = "#0072b2", "#d55e00"  # Okabe and Ito's blue and vermilion
+_LEAST_PERCENT_SPAN = 10  # of the accuracy axis
 
 
 def plot_walk(times: Sequence[float], soft_ranks: Tensor, ranks: Tensor, title: str = "") -> "Figure":
@@ -397,9 +398,17 @@ def plot_accuracy_and_speed(
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set(xlabel="samples per second (logarithmic)", ylabel="wholly right, %", title=name)
         axes.margins(0.12)
+        low, high = axes.get_ylim()
+        if high - low < _LEAST_PERCENT_SPAN:  # differences that small are chance, and should look it
+            middle = (low + high) / 2
+            axes.set_ylim(middle - _LEAST_PERCENT_SPAN / 2, middle + _LEAST_PERCENT_SPAN / 2)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize="small")
+    handles = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        list(handles.values()), list(handles), loc="outside lower center", ncols=len(handles), frameon=False,
+        fontsize="small",
+    )  # fmt: skip
     figure.suptitle(title)
     return figure
 
