@@ -289,7 +289,7 @@ TABLES = {
 }  # fmt: skip
 _SORTING_TABLES, _JIGSAW_TABLES = ("sorting", "ablation"), ("jigsaw", "ablation-jigsaw", "reference")
 # Settings that a row's result depends on: rows with others are not mixed into one table.
-_SETTINGS = ("budget", "cnn", "patch_reader", "batch_size", "draws", "count", "instances", "seed", "threads")
+_SETTINGS = ("budget", "cnn", "patch_reader", "batch_size", "draws", "width", "count", "instances", "seed", "threads")
 
 
 def task_of(table: str, size: int, args: argparse.Namespace) -> Task:
@@ -303,6 +303,15 @@ def task_of(table: str, size: int, args: argparse.Namespace) -> Task:
         for part, count, seed in (("training", args.instances, args.seed + 1), ("test", args.count, args.seed))
     }
     return TSP(training_file=files["training"], test_file=files["test"])
+
+
+def model_of(row: Row, task: Task, args: argparse.Namespace) -> torch.nn.Module:
+    """A row's model with random weights; --width is that of the networks over lists, not of DiffSort's scorers."""
+    method = method_of(row.method)
+    options = dataclasses.replace(method.options(task.name), **row.model)
+    if args.width is not None and "diffsort" not in row.method:
+        options = dataclasses.replace(options, d_model=args.width, feed_forward=4 * args.width)
+    return method.make(task, options)
 
 
 def config_of(row: Row, task: Task, size: int, args: argparse.Namespace) -> TrainConfig:
@@ -359,8 +368,7 @@ def run_row(table: str, row: Row, size: int, args: argparse.Namespace) -> bool:
     plan_file, result_file = folder / "plan.json", folder / "result.json"
     task = task_of(table, size, args)
     torch.manual_seed(args.seed)
-    method = method_of(row.method)
-    model = method.make(task, dataclasses.replace(method.options(task.name), **row.model))
+    model = model_of(row, task, args)
     config = config_of(row, task, size, args)
     if not plan_file.exists():
         planned = {"settings": settings, **plan(model, task, config, args)}
@@ -429,6 +437,8 @@ def note_of(table: str, about: Mapping[str, object], args: argparse.Namespace) -
     images += f"patches read by --task.reader {args.patch_reader}, " if table in _JIGSAW_TABLES else ""
     instances = f"{args.instances} training instances made by fast-tsp, " if table == "tsp" else ""
     batch = "the method's own batch size" if args.batch_size is None else f"batches of {args.batch_size}"
+    if args.width is not None:
+        batch += f", networks over lists {args.width} wide"
     if args.draws is not None:
         batch += f", noisy orders per instance for every diffusion: {args.draws}"
     machine = ", ".join(f"{name} {value}" for name, value in about.items())
@@ -472,6 +482,11 @@ def _parser() -> argparse.ArgumentParser:
         help="noisy orders per instance and update of every diffusion, each at one drawn time (default: Soft-Rank one, "
         "SymmetricDiffusers three at all its times)",
     )  # fmt: skip
+    parser.add_argument(
+        "--width",
+        type=int,
+        help="of the networks over lists, feed-forward layers four times that (default: the task's)",
+    )
     parser.add_argument("--count", type=int, default=1000, help="held-out instances")
     parser.add_argument("--evaluate-batch-size", type=int, default=64)
     parser.add_argument("--instances", type=int, default=20_000, help="training instances of TSP")

@@ -194,8 +194,7 @@ def test_every_row_of_every_table_makes_a_model(tables, tmp_path, monkeypatch):
         size = table.sizes[0]
         task = tables.task_of(name, size, args)
         for row in table.rows:
-            method = tables.method_of(row.method)
-            model = method.make(task, tables.dataclasses.replace(method.options(task.name), **row.model))
+            model = tables.model_of(row, task, args)
             config = tables.config_of(row, task, size, args)
             assert config.schedule == "cosine"
             loss_of(model, config)  # raises if the objective does not go with the network
@@ -204,6 +203,9 @@ def test_every_row_of_every_table_makes_a_model(tables, tmp_path, monkeypatch):
         lines = [numbers for row in table.rows for numbers in row.paper.values()]
         assert len(lines) == numbers[name]
         assert all(tuple(line) == table.sizes for line in lines)
+    args.width = 16
+    narrow = [tables.model_of(row, task, args).config for row in tables.TABLES["jigsaw"].rows]
+    assert {(config.d_model, config.feed_forward) for config in narrow} == {(16, 64)}
 
 
 def test_tables_refuse_nonsense(tables, capsys):
