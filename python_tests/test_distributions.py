@@ -235,7 +235,7 @@ def test_mixed_sizes_in_one_batch():
     torch.testing.assert_close(law.entropy()[1], alone.entropy())
     assert law.log_prob(order)[2] == law.entropy()[2] == 0
     assert law.support.check(law.sample((50,))).all()
-    with pytest.raises(NotImplementedError, match="one mask"):
+    with pytest.raises(NotImplementedError, match="needs one mask for the whole batch, got 3 masks"):
         law.enumerate_support()
     mallows = Mallows(torch.tensor([[3, 1, 0, 2], [3, 0, 2, 1], [2, 0, 1, 3]]), 0.3, mask)
     shorter = Mallows(torch.tensor([2, 0, 1]), 0.3)

@@ -105,7 +105,8 @@ class OrderDistribution(Distribution):
         """All orders, (N!, *batch_shape, N), in lexicographic order; N is at most 8."""
         N, mask = self.event_shape[0], self.mask.reshape(-1, self.event_shape[0])
         if bool((mask != mask[:1]).any()):
-            raise NotImplementedError("enumerate_support needs one mask for the whole batch")
+            masks = len(mask.unique(dim=0))
+            raise NotImplementedError(f"enumerate_support needs one mask for the whole batch, got {masks} masks")
         items = _real_first(mask[0]) if len(mask) > 0 else torch.arange(N, device=mask.device)
         size = int(mask[0].sum()) if len(mask) > 0 else N
         if size > MAX_ENUMERATED:

@@ -138,7 +138,7 @@ def _log_weights(
     log_weights = torch.zeros(R, dtype=dtype, device=embedded.device)
     inner_samples = (samples[:, None] * inner + torch.arange(inner, device=samples.device)).flatten()  # (R * inner,)
     for step, (t, s) in enumerate(pairwise(times)):
-        order_t, ranks_t = ops.decode_chamber(ops.reflect(z_t), mask)
+        _, order_t, ranks_t = ops.read_order(z_t, mask)
         mask_t = None if mask is None else arrange(mask, order_t)
         slots = ranks_t.gather(1, order)
         if s == 0:

@@ -643,14 +643,14 @@ class SoftRankModel(nn.Module):
         B, N, D = embedded.shape
         rules = Rules(None, None, None) if rules is None else rules
         if compiled and cache and self.config.head in DECODER_HEADS:
-            own = self.packed_weights() if packed_weights is None else packed_weights
-            head, head_bias = own.head, None
+            weights = self.packed_weights() if packed_weights is None else packed_weights
+            head, head_bias = weights.head, None
             if head is None:
                 head, head_bias = self.head(embedded, self._positions(embedded, mask))
             predicted = torch.ops.softrank_ext.predict_order(
-                own.encoder, own.packed_encoder, own.decoder, own.packed_decoder, self.config.heads,
-                self.config.norm_first, embedded, order, self._time(t, embedded, own.time_vectors), self.start,
-                sine_cosine(N, D, embedded), head, head_bias, own.packed_head, _every(embedded, mask), uniform,
+                weights.encoder, weights.packed_encoder, weights.decoder, weights.packed_decoder, self.config.heads,
+                self.config.norm_first, embedded, order, self._time(t, embedded, weights.time_vectors), self.start,
+                sine_cosine(N, D, embedded), head, head_bias, weights.packed_head, _every(embedded, mask), uniform,
                 forced_order, temperature, forced_places, draft, *rules,
             )  # fmt: skip
             return ops.DecodedOrder(*predicted)
@@ -670,9 +670,9 @@ class SoftRankModel(nn.Module):
         run: Callable[..., tuple[Tensor, Tensor, Tensor]] = reference.decode_order
         if not cache:
             run = reference.decode_order_uncached
-        weights, packed, *tensors = inputs
+        decoder, packed, *tensors = inputs
         decoded = run(
-            weights, packed, self.config.heads, self.config.norm_first, *tensors, uniform, forced_order, temperature,
+            decoder, packed, self.config.heads, self.config.norm_first, *tensors, uniform, forced_order, temperature,
             forced_places, draft, *rules,
         )  # fmt: skip
         return ops.DecodedOrder(*decoded)
