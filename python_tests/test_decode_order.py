@@ -575,7 +575,7 @@ def test_encode_gives_a_row_the_same_bits_in_any_batch(make_model):
 
 def test_encode_opcheck_and_errors(make_model):
     model = make_model("pointer")
-    weights = model.packed_weights().encoder
+    weights = [weight.detach() for weight in model.packed_weights().encoder]
     x, mask = torch.randn(2, 5, model.config.d_model), torch.ones(2, 5, dtype=torch.bool)
     torch.library.opcheck(torch.ops.softrank_ext.encode, (weights, None, model.config.heads, True, x, mask))
     torch.library.opcheck(torch.ops.softrank_ext.pack_encoder, (weights,))

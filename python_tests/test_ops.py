@@ -24,8 +24,9 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.library import opcheck
 
-from softrank_ext import noise, ops, reference
+from softrank_ext import bridge, noise, ops, reference
 from softrank_ext._libraries import uses_reference
+from softrank_ext.permutations import arrange, compose, ranks_of
 
 DTYPES = (torch.float32, torch.float64)
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
@@ -303,6 +304,45 @@ def test_read_order_is_reflect_and_decode_chamber(dtype, is_masked):
         mask[4, 2] = True
     with pytest.raises(ValueError, match="soft_ranks must not hold NaN, got NaN at row 4, item 2"):
         ops.read_order(z, mask)
+
+
+@each_dtype
+@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("shape", [(20, 9), (3, 1), (2, 300), (0, 4), (2, 0)])
+def test_lift_order_is_compose_ranks_of_and_lift_to_grid(dtype, is_masked, shape):
+    torch.manual_seed(4)
+    z = torch.rand(shape)
+    mask = torch.rand(shape) < 0.7 if is_masked else None
+    order_t, _ = ops.decode_chamber(z, mask)
+    mask_t = None if mask is None else arrange(mask, order_t)
+    slots, _ = ops.decode_chamber(torch.rand(shape), mask_t)
+    order = compose(order_t, slots)
+    wanted = (order, ranks_of(order), bridge.lift_to_grid(ranks_of(order), mask, dtype=dtype))
+    for lift in (torch.ops.softrank_ext.lift_order, reference.lift_order):
+        for got, expected in zip(lift(order_t, slots, mask, dtype), wanted, strict=True):
+            assert got.dtype == expected.dtype and torch.equal(got, expected)
+    if shape == (20, 9):
+        opcheck(torch.ops.softrank_ext.lift_order.default, (order_t, slots, mask, dtype))
+
+
+def test_lift_order_errors():
+    order = torch.arange(3).expand(2, 3)
+    with pytest.raises(ValueError, match=r"slots must be a \(B, N\) tensor of int64, got \(2, 3\) float32"):
+        ops.lift_order(order, torch.rand(2, 3))
+    with pytest.raises(ValueError, match=r"slots must have the shape of order \(2, 3\), got \(2, 2\)"):
+        ops.lift_order(order, order[:, :2])
+    with pytest.raises(ValueError, match=r"dtype must be float32 or float64, got torch\.int32"):
+        ops.lift_order(order, order, dtype=torch.int32)
+
+
+@needs_compiled
+def test_lift_order_reads_nothing_out_of_bounds():
+    order = torch.arange(3).expand(2, 3)
+    for wrong in (-1, 3):
+        with pytest.raises(RuntimeError, match="must hold 0 to 2, row 1 holds something else"):
+            ops.lift_order(order, torch.tensor([[0, 1, 2], [0, wrong, 2]]))
+        with pytest.raises(RuntimeError, match="must hold 0 to 2, row 0 holds something else"):
+            ops.lift_order(torch.tensor([[0, wrong, 2], [0, 1, 2]]), order)
 
 
 @each_dtype

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from softrank_ext import bridge, noise, ops
 from softrank_ext.model import SoftRankModel
-from softrank_ext.permutations import arrange, check_slots, compose, ranks_of
+from softrank_ext.permutations import arrange, check_slots, ranks_of
 from softrank_ext.sampler import evaluating
 
 _ROWS_AT_ONCE = 4096
@@ -154,10 +154,9 @@ def _log_weights(
             temperature=temperature, forced_order=slots.repeat_interleave(inner, 0) if first_by_decree else None,
             forced_places=1 if first_by_decree else None, packed_weights=packed_weights,
         )  # fmt: skip
-        predicted_order = compose(order_t.repeat_interleave(inner, 0), predicted)
-        z_predicted = bridge.lift_to_grid(
-            ranks_of(predicted_order), None if mask is None else mask.repeat_interleave(inner, 0), dtype=dtype
-        ).unflatten(0, (R, inner))
+        inner_mask = None if mask is None else mask.repeat_interleave(inner, 0)
+        _, _, z_predicted = ops.lift_order(order_t.repeat_interleave(inner, 0), predicted, inner_mask, dtype=dtype)
+        z_predicted = z_predicted.unflatten(0, (R, inner))
         # Draw z_s from one of the Gaussians: the order's, or a prediction's.
         uniform = noise.uniform(seed, samples, step, 1, stream=noise.GUIDANCE_STREAM, dtype=dtype)[:, 0]
         chosen = ((uniform - guidance) / (1 - guidance) * inner).long().clamp(0, inner - 1)

@@ -714,6 +714,7 @@ class SoftRankModel(nn.Module):
             weights.decoder, weights.packed_decoder, memory, tokens, start, places, head_keys, head_bias, every
         )
 
+    @torch.no_grad()
     def packed_weights(self) -> PackedWeights:
         """The weights of encoder and decoder, packed for the kernels as they are now; empty without a decoder.
 
@@ -723,7 +724,7 @@ class SoftRankModel(nn.Module):
         if self.config.head not in DECODER_HEADS:
             return PackedWeights([], torch.empty(0), [], torch.empty(0), None, None, {})
         encoder, decoder, rest = (
-            [parameter.detach() for module in modules for parameter in _parameters_of(module)]
+            [parameter for module in modules for parameter in _parameters_of(module)]
             for modules in (
                 (self.encoder_layers, self.encoder_norm), (self.decoder_layers, self.decoder_norm),
                 (self.time_embedder, self.head),
@@ -953,7 +954,7 @@ class OnePassModel(nn.Module, ABC):
         """An estimate of the memory that `choose` takes for one instance of N items."""
 
 
-def _parameters_of(module: nn.Module) -> Iterator[nn.Parameter]:
+def _parameters_of(module: nn.Module) -> Iterator[Tensor]:
     """`module.parameters()` without its names and its search for shared ones, which take longer than packing."""
     for parameter in module._parameters.values():
         if parameter is not None:

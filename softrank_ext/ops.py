@@ -16,6 +16,10 @@ _library = torch.library.Library("softrank_ext", "DEF")
 _library.define("reflect(Tensor x) -> Tensor")
 _library.define("decode_chamber(Tensor soft_ranks, Tensor? mask) -> (Tensor order, Tensor ranks)")
 _library.define("read_order(Tensor z, Tensor? mask) -> (Tensor soft_ranks, Tensor order, Tensor ranks)")
+_library.define(
+    "lift_order(Tensor order, Tensor slots, Tensor? mask, ScalarType dtype) "
+    "-> (Tensor order, Tensor ranks, Tensor soft_ranks)"
+)
 _library.define("pick(Tensor scores, Tensor remaining, Tensor? uniform) -> (Tensor choice, Tensor log_prob)")
 for _name in ("random_uniform", "random_normal"):
     _library.define(f"{_name}(Tensor samples, int seed, int step, int stream, int count, ScalarType dtype) -> Tensor")
@@ -58,6 +62,7 @@ _default_kernels = {
     "reflect": reference.reflect,
     "decode_chamber": reference.decode_chamber,
     "read_order": reference.read_order,
+    "lift_order": reference.lift_order,
     "pick": reference.pick,
     "random_uniform": reference.random_uniform,
     "random_normal": reference.random_normal,
@@ -147,6 +152,26 @@ def read_order(z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, T
     if not torch.compiler.is_compiling():
         _check_no_nan(soft_ranks, mask)
     return soft_ranks, order, ranks
+
+
+def lift_order(
+    order: Tensor, slots: Tensor, mask: Tensor | None = None, *, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`permutations.compose`, `permutations.ranks_of` and `bridge.lift_to_grid` in one: from slots back to soft ranks.
+
+    order: (B, N) int64, the items of the slots. slots: (B, N) int64, an order over them. mask: (B, N) bool, by item.
+    Returns the order over items, its ranks, and soft ranks of dtype on the paper's grid.
+    """
+    for name, value in (("order", order), ("slots", slots)):
+        if not isinstance(value, Tensor) or value.dtype != torch.int64 or value.ndim != 2:
+            raise ValueError(f"{name} must be a (B, N) tensor of int64, got {_described(value)}")
+    if order.shape != slots.shape:
+        raise ValueError(f"slots must have the shape of order {tuple(order.shape)}, got {tuple(slots.shape)}")
+    if dtype not in _FLOAT_DTYPES:
+        raise ValueError(f"dtype must be float32 or float64, got {dtype}")
+    if mask is not None:
+        _check_bool_mask("mask", mask, "order", order)
+    return torch.ops.softrank_ext.lift_order(order, slots, mask, dtype)
 
 
 def _check_no_nan(soft_ranks: Tensor, mask: Tensor | None) -> None:
@@ -536,6 +561,13 @@ torch.library.register_fake("softrank_ext::random_normal", _fake_random)
 @torch.library.register_fake("softrank_ext::read_order")
 def _fake_read_order(z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     return _fake_reflect(z), *_fake_decode_chamber(z, mask)
+
+
+@torch.library.register_fake("softrank_ext::lift_order")
+def _fake_lift_order(
+    order: Tensor, slots: Tensor, mask: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(order), torch.empty_like(order), torch.empty_like(order, dtype=dtype)
 
 
 @torch.library.register_fake("softrank_ext::decode_order")

@@ -1,6 +1,6 @@
 """sample(): the reverse process from noise to orders, paper Algorithm 1.
 
-Orders are over items as given, `order[place] = item`; the network sees slots, `permutations.compose` goes between.
+Orders are over items as given, `order[place] = item`; the network sees slots, `ops.lift_order` goes between.
 Noise is keyed by seed and sample number (`noise`), so a sample does not depend on the batch that it is computed in.
 The compiled encoder, decoder and head give a row the same bits in any batch; torch's own matrix products (the
 embedder's, and all of them with compiled=False, without a decoder or off the CPU) may round by batch size, and then a
@@ -23,7 +23,7 @@ from tqdm import tqdm
 from softrank_ext import bridge, noise, ops, riffle
 from softrank_ext.constraints import LAWS, Constraining, Rules, rules_of
 from softrank_ext.model import DECODER_HEADS, OnePassModel, PackedWeights, SoftRankModel
-from softrank_ext.permutations import arrange, chamber_margin, compose, ranks_of
+from softrank_ext.permutations import arrange, chamber_margin, ranks_of
 from softrank_ext.search import Beam, beam_decode
 from softrank_ext.trajectory import Trajectory, TrajectoryPoint
 
@@ -240,7 +240,8 @@ def sample(
                     beam, beam_kept, beam_returned, seed, carry, compiled, cache, speculative, record, bar,
                 )  # fmt: skip
                 parts.append(part)
-    samples = _map_fields(lambda *tensors: torch.cat(tensors).unflatten(0, (B, num_samples * beam_returned)), *parts)
+    samples = parts[0] if len(parts) == 1 else _map_fields(lambda *tensors: torch.cat(tensors), *parts)
+    samples = _map_fields(lambda field: field.unflatten(0, (B, num_samples * beam_returned)), samples)
     if is_resampled:
         numbers = first_draw + torch.arange(B * draws, device=like.device).view(B, draws)
         samples = _resampled(samples, numbers, seed)
@@ -352,9 +353,7 @@ def _reverse(
             step_work = choices[:, None] if model.config.head in DECODER_HEADS else torch.ones_like(choices)[:, None]
         work += step_work
         # 6. Turn slots into items and lift the predicted order to the grid.
-        order = compose(order_t, slots)
-        ranks = ranks_of(order)
-        z_clean = bridge.lift_to_grid(ranks, mask, dtype=dtype)
+        order, ranks, z_clean = torch.ops.softrank_ext.lift_order(order_t, slots, mask, dtype)
         if record:
             trajectory.append(TrajectoryPoint(t, soft_ranks, order_t, order))
         # 7., 8. Step back to s; at s = 0 this is z_clean, and no noise is needed. Where orders alone are the state, the

@@ -1,4 +1,5 @@
 // The CPU ops on tensors: rows in parallel, each by a kernel of the table. LibTorch stable ABI only.
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -67,6 +68,50 @@ void keep_lowest(std::atomic<int64_t>& lowest, int64_t row) {
   int64_t seen = lowest;
   while (row < seen && !lowest.compare_exchange_weak(seen, row)) {
   }
+}
+
+// Slots become items, and their places soft ranks on the grid; counterpart of read_order, in one op for the same reason
+// as predict_order.
+std::tuple<Tensor, Tensor, Tensor> lift_order(const Tensor& order, const Tensor& slots,
+                                              const std::optional<Tensor>& mask, ScalarType dtype) {
+  STD_TORCH_CHECK(order.dim() == 2, "order must be (B, N), got ", order.dim(), " dimensions");
+  const int64_t rows = order.size(0), n = order.size(1);
+  STD_TORCH_CHECK(slots.dim() == 2 && slots.size(0) == rows && slots.size(1) == n,
+                  "slots must have the shape of order");
+  STD_TORCH_CHECK(!mask || mask->numel() == rows * n, "mask must have the shape of order");
+  const Tensor items_of_slots = made_contiguous(order), chosen = made_contiguous(slots);
+  const OptionalData<bool> real(mask);
+  const Tensor items = torch::stable::new_empty(order, {rows, n}), ranks = torch::stable::new_empty(order, {rows, n});
+  const Tensor soft_ranks = torch::stable::new_empty(order, {rows, n}, dtype);
+  std::atomic<int64_t> wrong_row{rows};
+  with_number_type(soft_ranks, "dtype", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const int64_t *order_data = data_of<int64_t>(items_of_slots), *slot_data = data_of<int64_t>(chosen);
+    int64_t *item_data = mutable_data_of<int64_t>(items), *rank_data = mutable_data_of<int64_t>(ranks);
+    T* soft_data = mutable_data_of<T>(soft_ranks);
+    torch::stable::parallel_for(0, rows, rows_per_task(4 * n), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t first = row * n;
+        const bool* is_real = real.at(first);
+        const int64_t size = is_real == nullptr ? n : std::count(is_real, is_real + n, true);
+        const T steps = T(std::max<int64_t>(size, 2) - 1);
+        for (int64_t place = 0; place < n; ++place) {
+          const int64_t slot = slot_data[first + place];
+          const int64_t item = slot < 0 || slot >= n ? -1 : order_data[first + slot];
+          if (item < 0 || item >= n) {
+            keep_lowest(wrong_row, row);
+            break;
+          }
+          item_data[first + place] = item;
+          rank_data[first + item] = place;
+          soft_data[first + item] = is_real == nullptr || is_real[item] ? T(place) / steps : T(0);
+        }
+      }
+    });
+  });
+  STD_TORCH_CHECK(wrong_row == rows, "order and slots must hold 0 to ", n - 1, ", row ", wrong_row.load(),
+                  " holds something else");
+  return {items, ranks, soft_ranks};
 }
 
 std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, const std::optional<Tensor>& uniform) {
@@ -268,6 +313,7 @@ STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CPU, m) {
   m.impl("reflect", TORCH_BOX(&reflect));
   m.impl("decode_chamber", TORCH_BOX(&decode_chamber));
   m.impl("read_order", TORCH_BOX(&read_order));
+  m.impl("lift_order", TORCH_BOX(&lift_order));
   m.impl("pick", TORCH_BOX(&pick));
   m.impl("decode_scores", TORCH_BOX(&decode_scores));
   m.impl("allowed_picks", TORCH_BOX(&allowed_picks));
