@@ -289,7 +289,9 @@ TABLES = {
 }  # fmt: skip
 _SORTING_TABLES, _JIGSAW_TABLES = ("sorting", "ablation"), ("jigsaw", "ablation-jigsaw", "reference")
 # Settings that a row's result depends on: rows with others are not mixed into one table.
-_SETTINGS = ("budget", "cnn", "patch_reader", "batch_size", "draws", "width", "count", "instances", "seed", "threads")
+_SETTINGS = (
+    "budget", "cnn", "patch_reader", "batch_size", "draws", "width", "reader", "count", "instances", "seed", "threads",
+)  # fmt: skip
 
 
 def task_of(table: str, size: int, args: argparse.Namespace) -> Task:
@@ -306,12 +308,19 @@ def task_of(table: str, size: int, args: argparse.Namespace) -> Task:
 
 
 def model_of(row: Row, task: Task, args: argparse.Namespace) -> torch.nn.Module:
-    """A row's model with random weights; --width is that of the networks over lists, not of DiffSort's scorers."""
+    """A row's model with random weights, but for its --reader; --width is not that of DiffSort's scorers."""
     method = method_of(row.method)
     options = dataclasses.replace(method.options(task.name), **row.model)
     if args.width is not None and "diffsort" not in row.method:
         options = dataclasses.replace(options, d_model=args.width, feed_forward=4 * args.width)
-    return method.make(task, options)
+    model = method.make(task, options)
+    if args.reader is not None:
+        try:
+            model.embedder.load_state_dict(checkpoint.from_pretrained(args.reader).embedder.state_dict())
+        except RuntimeError as error:
+            raise SystemExit(f"--reader {args.reader} does not fit {row.name}: {error}") from error
+        model.embedder.requires_grad_(False)
+    return model
 
 
 def config_of(row: Row, task: Task, size: int, args: argparse.Namespace) -> TrainConfig:
@@ -435,6 +444,8 @@ def note_of(table: str, about: Mapping[str, object], args: argparse.Namespace) -
     """What the numbers are, and that they are not the paper's."""
     images = f"{args.cnn} CNN, " if table in _SORTING_TABLES else ""
     images += f"patches read by --task.reader {args.patch_reader}, " if table in _JIGSAW_TABLES else ""
+    if args.reader is not None:
+        images += f"weights of that reader taken from {args.reader} and not trained here, "
     instances = f"{args.instances} training instances made by fast-tsp, " if table == "tsp" else ""
     batch = "the method's own batch size" if args.batch_size is None else f"batches of {args.batch_size}"
     if args.width is not None:
@@ -486,6 +497,11 @@ def _parser() -> argparse.ArgumentParser:
         "--width",
         type=int,
         help="of the networks over lists, feed-forward layers four times that (default: the task's)",
+    )
+    parser.add_argument(
+        "--reader",
+        metavar="CHECKPOINT",
+        help="how items are read: as this model of the same width does, so that rows only learn to put them in order",
     )
     parser.add_argument("--count", type=int, default=1000, help="held-out instances")
     parser.add_argument("--evaluate-batch-size", type=int, default=64)

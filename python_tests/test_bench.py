@@ -208,6 +208,28 @@ def test_every_row_of_every_table_makes_a_model(tables, tmp_path, monkeypatch):
     assert {(config.d_model, config.feed_forward) for config in narrow} == {(16, 64)}
 
 
+def test_tables_with_a_reader_that_is_given(tables, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOFTRANK_DATA", str(write_cifar10(tmp_path / "data")))
+    reader, runs = tmp_path / "reader", tmp_path / "runs"
+    words = ["--table", "jigsaw", "--budget", "0.002", "--sizes", "2", "--rows", "Soft-Rank, cGPL", "--width", "16"]
+    words += ["--count", "4", "--batch-size", "2", "--threads", str(torch.get_num_threads())]
+    words += ["--runs", str(runs), "--output", str(tmp_path), "--reader", str(reader)]
+    args = tables._parser().parse_args(words)
+    row, task = tables.TABLES["jigsaw"].rows[1], tables.task_of("jigsaw", 2, args)
+    args.reader = None
+    given = tables.model_of(row, task, args)
+    given.save_pretrained(reader)
+    assert tables.main(words) == 0
+    trained = SoftRankModel.from_pretrained(runs / "jigsaw" / "Soft-Rank-cGPL-2" / "last")
+    is_same = {name: torch.equal(value, given.state_dict()[name]) for name, value in trained.state_dict().items()}
+    assert all(same for name, same in is_same.items() if name.startswith("embedder."))
+    assert not all(same for name, same in is_same.items() if not name.startswith("embedder."))
+    assert f"taken from {reader} and not trained here" in (tmp_path / "table_jigsaw.md").read_text()
+    words[words.index("--width") + 1] = "32"
+    with pytest.raises(SystemExit, match=r"(?s)reader does not fit Soft-Rank, cGPL: .*size mismatch"):
+        tables.main([*words, "--runs", str(tmp_path / "others")])
+
+
 def test_tables_refuse_nonsense(tables, capsys):
     for words, message in (
         (["--table", "sorting", "--budget", "0"], "--budget must be positive, got 0.0"),
