@@ -684,6 +684,40 @@ def test_predict_order_reads_nothing_out_of_bounds(make_model):
 
 
 @needs_compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_packed_weights_stand_for_the_list(make_model, dtype):
+    torch.manual_seed(13)
+    model, mask = make_model("pointer").to(dtype), torch.ones(2, 5, dtype=torch.bool)
+    with torch.no_grad():
+        arguments, _ = predict_arguments(model, random_orders(2, 5), mask, 0.4)
+        weights = model.packed_weights()
+        packed = ([], weights.packed_encoder, [], weights.packed_decoder)
+        wanted = torch.ops.softrank_ext.predict_order(*arguments, None, None, 1.0)
+        got = torch.ops.softrank_ext.predict_order(*packed, *arguments[4:], None, None, 1.0)
+        assert all(torch.equal(*pair) for pair in zip(got, wanted, strict=True))
+        other = torch.float32 if dtype == torch.float64 else torch.float64
+        for place, wrong, message in (
+            (
+                1,
+                weights.packed_encoder.to(other),
+                "packed must be what pack_encoder returned for weights of this width",
+            ),
+            (
+                3,
+                weights.packed_decoder.to(other),
+                "packed must be what pack_decoder returned for weights of this width",
+            ),
+            (3, weights.packed_decoder[16:], "packed must be what pack_decoder returned for weights of this width"),
+            (3, weights.packed_decoder[:0], "packed must be packed weights"),
+            (1, None, "weights must be 12 tensors per layer and 2 of the final norm, got 0"),
+        ):
+            with pytest.raises(RuntimeError, match=message):
+                torch.ops.softrank_ext.predict_order(
+                    *packed[:place], wrong, *packed[place + 1 :], *arguments[4:], None, None, 1.0
+                )
+
+
+@needs_compiled
 def test_a_model_has_the_same_bits_in_any_batch(make_model):
     """The pointer's keys too: torch's own product rounds by batch size."""
     torch.manual_seed(11)

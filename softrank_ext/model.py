@@ -647,11 +647,13 @@ class SoftRankModel(nn.Module):
             head, head_bias = weights.head, None
             if head is None:
                 head, head_bias = self.head(embedded, self._positions(embedded, mask))
+            is_packed = weights.packed_decoder.numel() > 0  # then the lists need not be handed over
             predicted = torch.ops.softrank_ext.predict_order(
-                weights.encoder, weights.packed_encoder, weights.decoder, weights.packed_decoder, self.config.heads,
-                self.config.norm_first, embedded, order, self._time(t, embedded, weights.time_vectors), self.start,
-                sine_cosine(N, D, embedded), head, head_bias, weights.packed_head, _every(embedded, mask), uniform,
-                forced_order, temperature, forced_places, draft, *rules,
+                [] if is_packed else weights.encoder, weights.packed_encoder, [] if is_packed else weights.decoder,
+                weights.packed_decoder, self.config.heads, self.config.norm_first, embedded, order,
+                self._time(t, embedded, weights.time_vectors), self.start, sine_cosine(N, D, embedded), head, head_bias,
+                weights.packed_head, _every(embedded, mask), uniform, forced_order, temperature, forced_places, draft,
+                *rules,
             )  # fmt: skip
             return ops.DecodedOrder(*predicted)
         if order is not None:

@@ -58,6 +58,12 @@ constexpr int64_t packed_matrix_numbers(int64_t outputs, int64_t inputs) {
   return padded<T>(outputs) * (inputs + 1);
 }
 
+// What follows the packed layers: the final norm, and a panel that begins with layers, model_width and feed_width.
+template <typename T>
+int64_t packed_end_numbers(const TransformerShape& shape) {
+  return padded<T>(2 * shape.model_width) + panel_width<T>;
+}
+
 // Where the parts of a layer stand in its packed weights, in numbers from the layer's start.
 template <typename T>
 struct DecoderLayout {
@@ -88,7 +94,7 @@ struct DecoderLayout {
 
 template <typename T>
 int64_t packed_decoder_numbers(const TransformerShape& shape) {
-  return shape.layers * DecoderLayout<T>(shape).size + padded<T>(2 * shape.model_width);
+  return shape.layers * DecoderLayout<T>(shape).size + packed_end_numbers<T>(shape);
 }
 
 // The same for an encoder layer, which has no memory to attend to.
@@ -110,7 +116,7 @@ struct EncoderLayout {
 
 template <typename T>
 int64_t packed_encoder_numbers(const TransformerShape& shape) {
-  return shape.layers * EncoderLayout<T>(shape).size + padded<T>(2 * shape.model_width);
+  return shape.layers * EncoderLayout<T>(shape).size + packed_end_numbers<T>(shape);
 }
 
 template <typename T>

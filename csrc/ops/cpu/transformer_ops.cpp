@@ -17,8 +17,18 @@ void add_pick(RowConstraints* rows, int64_t row, int64_t number) { rows[row].pla
 
 namespace {
 
-TransformerShape shape_of(const std::vector<Tensor>& weights, int64_t per_layer, int64_t heads, bool norm_first,
-                          int64_t slots) {
+// Sizes of a transformer. The list of weights may be empty if they come packed: handing over a hundred tensors costs as
+// much as a layer's work on a short list.
+TransformerShape shape_of(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t per_layer,
+                          int64_t heads, bool norm_first, int64_t slots) {
+  if (weights.empty() && packed) {
+    return with_number_type(*packed, "packed", [&](auto* type) -> TransformerShape {
+      using T = std::remove_pointer_t<decltype(type)>;
+      STD_TORCH_CHECK(packed->is_contiguous() && packed->numel() > panel_width<T>, "packed must be packed weights");
+      const T* sizes = data_of<T>(*packed) + packed->numel() - panel_width<T>;
+      return {int64_t(sizes[0]), int64_t(sizes[1]), int64_t(sizes[2]), heads, slots, norm_first};
+    });
+  }
   STD_TORCH_CHECK(weights.size() > 2 && (weights.size() - 2) % per_layer == 0, "weights must be ", per_layer,
                   " tensors per layer and 2 of the final norm, got ", weights.size());
   // The last weight and bias of a layer are those of feed_out, before them stands feed_in's bias.
@@ -30,12 +40,14 @@ TransformerShape shape_of(const std::vector<Tensor>& weights, int64_t per_layer,
           norm_first};
 }
 
-TransformerShape decoder_shape(const std::vector<Tensor>& weights, int64_t heads, bool norm_first, int64_t slots) {
-  return shape_of(weights, tensors_per_decoder_layer, heads, norm_first, slots);
+TransformerShape decoder_shape(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads,
+                               bool norm_first, int64_t slots) {
+  return shape_of(weights, packed, tensors_per_decoder_layer, heads, norm_first, slots);
 }
 
-TransformerShape encoder_shape(const std::vector<Tensor>& weights, int64_t heads, bool norm_first, int64_t slots) {
-  return shape_of(weights, tensors_per_encoder_layer, heads, norm_first, slots);
+TransformerShape encoder_shape(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads,
+                               bool norm_first, int64_t slots) {
+  return shape_of(weights, packed, tensors_per_encoder_layer, heads, norm_first, slots);
 }
 
 // The weights' data, kept alive and contiguous.
@@ -57,14 +69,18 @@ template <typename T, typename Pack>
 Tensor pack_layers(const TransformerShape& shape, const std::vector<Tensor>& weights, int64_t numbers, Pack pack) {
   const Tensor packed = torch::stable::new_empty(weights[0], {numbers}, weights[0].scalar_type());
   const WeightData<T> list(weights);
+  T* data = mutable_data_of<T>(packed);
   torch::stable::parallel_for(0, shape.layers, 1, [&](int64_t first, int64_t end) {
-    pack(transformer_kernels<T>(), list.data.data(), first, end, mutable_data_of<T>(packed));
+    pack(transformer_kernels<T>(), list.data.data(), first, end, data);
   });
+  T* sizes = data + numbers - panel_width<T>;
+  std::fill(sizes, data + numbers, T(0));
+  sizes[0] = T(shape.layers), sizes[1] = T(shape.model_width), sizes[2] = T(shape.feed_width);
   return packed;
 }
 
 Tensor pack_decoder(const std::vector<Tensor>& weights) {
-  const TransformerShape shape = decoder_shape(weights, 1, true, 1);
+  const TransformerShape shape = decoder_shape(weights, std::nullopt, 1, true, 1);
   return with_number_type(weights[0], "weights", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     return pack_layers<T>(shape, weights, packed_decoder_numbers<T>(shape),
@@ -73,7 +89,7 @@ Tensor pack_decoder(const std::vector<Tensor>& weights) {
 }
 
 Tensor pack_encoder(const std::vector<Tensor>& weights) {
-  const TransformerShape shape = encoder_shape(weights, 1, true, 1);
+  const TransformerShape shape = encoder_shape(weights, std::nullopt, 1, true, 1);
   return with_number_type(weights[0], "weights", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     return pack_layers<T>(shape, weights, packed_encoder_numbers<T>(shape),
@@ -126,14 +142,15 @@ Workers workers_for(int64_t rows) {
 Tensor encode(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads, bool norm_first,
               const Tensor& x, const Tensor& mask) {
   const int64_t rows = x.size(0), n = x.size(1), width = x.size(2);
-  const TransformerShape shape = encoder_shape(weights, heads, norm_first, n);
+  const TransformerShape shape = encoder_shape(weights, packed, heads, norm_first, n);
   const Tensor ready = packed ? *packed : pack_encoder(weights);
   const Tensor x_c = made_contiguous(x), mask_c = made_contiguous(mask);
   const Tensor memory = torch::stable::empty_like(x_c);
   with_number_type(x, "x", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    STD_TORCH_CHECK(ready.numel() == packed_encoder_numbers<T>(shape),
-                    "packed must be what pack_encoder returned for these weights");
+    STD_TORCH_CHECK(shape.model_width == width && ready.scalar_type() == x.scalar_type() &&
+                        ready.numel() == packed_encoder_numbers<T>(shape),
+                    "packed must be what pack_encoder returned for weights of this width and dtype");
     const TransformerKernels<T>& kernels = transformer_kernels<T>();
     const int64_t threads = torch::stable::get_num_threads();
     const Workers workers = workers_for(rows);
@@ -187,7 +204,7 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(
     const std::optional<Tensor>& draft, const std::optional<Tensor>& before, const std::optional<Tensor>& allowed,
     const std::optional<Tensor>& group) {
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
-  const TransformerShape shape = decoder_shape(weights, heads, norm_first, n);
+  const TransformerShape shape = decoder_shape(weights, packed, heads, norm_first, n);
   const Tensor ready = packed ? *packed : pack_decoder(weights);
   const Tensor memory_c = made_contiguous(memory), tokens_c = made_contiguous(tokens), start_c = made_contiguous(start);
   const Tensor places_c = made_contiguous(places), keys_c = made_contiguous(head_keys),
@@ -204,8 +221,9 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(
   std::atomic<PickFailure> failure{PickFailure::none};
   with_number_type(memory, "memory", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    STD_TORCH_CHECK(ready.numel() == packed_decoder_numbers<T>(shape),
-                    "packed must be what pack_decoder returned for these weights");
+    STD_TORCH_CHECK(shape.model_width == width && ready.scalar_type() == memory.scalar_type() &&
+                        ready.numel() == packed_decoder_numbers<T>(shape),
+                    "packed must be what pack_decoder returned for weights of this width and dtype");
     const TransformerKernels<T>& kernels = transformer_kernels<T>();
     const int64_t cache_row = CacheLayout<T>(shape).row;
     const int64_t scratch_numbers = kernels.scratch_numbers(shape);
@@ -343,7 +361,7 @@ std::tuple<Tensor, Tensor, Tensor> predict_order(
 Tensor open_decoder(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads,
                     const Tensor& memory, const Tensor& mask) {
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
-  const TransformerShape shape = decoder_shape(weights, heads, true, n);
+  const TransformerShape shape = decoder_shape(weights, packed, heads, true, n);
   const Tensor ready = packed ? *packed : pack_decoder(weights);
   const Tensor memory_c = made_contiguous(memory), mask_c = made_contiguous(mask);
   return with_number_type(memory, "memory", [&](auto* type) {
@@ -367,7 +385,7 @@ Tensor advance_decoder(const std::vector<Tensor>& weights, const std::optional<T
                        bool norm_first, const Tensor& cache, const Tensor& inputs, const Tensor& lengths,
                        const Tensor& mask) {
   const int64_t rows = inputs.size(0), positions = inputs.size(1), width = inputs.size(2), n = mask.size(1);
-  const TransformerShape shape = decoder_shape(weights, heads, norm_first, n);
+  const TransformerShape shape = decoder_shape(weights, packed, heads, norm_first, n);
   const Tensor ready = packed ? *packed : pack_decoder(weights);
   const Tensor inputs_c = made_contiguous(inputs), lengths_c = made_contiguous(lengths);
   const Tensor mask_c = made_contiguous(mask);
