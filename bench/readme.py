@@ -141,7 +141,9 @@ def measured_lines(record: dict) -> list[str]:
     header += [f"paper's {shown[0].replace('_', ' ')}"] if has_paper else []
     lines = [
         f"**{name}**, {settings['budget']:g} minutes a row on {settings['threads']} thread"
-        f"{'' if settings['threads'] == 1 else 's'} ([whole table](bench/results/table_{name}.md)):",
+        f"{'' if settings['threads'] == 1 else 's'}"
+        f"{'' if settings['reader'] is None else ', reader of ' + settings['reader']}"
+        f" ([whole table](bench/results/table_{name}.md)):",
         "",
         "| " + " | ".join([*header, "updates"]) + " |",
         "|---|---|" + "---:|" * (len(header) - 1),
@@ -153,8 +155,7 @@ def measured_lines(record: dict) -> list[str]:
                 score = evaluation["metrics"][metric]
                 cells.append(f"{score['mean']:.3f} ± {score['standard_error']:.3f}")
             if has_paper:
-                number = (evaluation["paper"] or {}).get(shown[0])
-                cells.append("-" if number is None else f"{number:.3f}")
+                cells.append(tables.papers_cell(evaluation, shown[0], result["size"], digits=3))
             lines.append("| " + " | ".join([*cells, str(result["updates"])]) + " |")
     return lines
 

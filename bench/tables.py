@@ -397,7 +397,7 @@ def run_row(table: str, row: Row, size: int, args: argparse.Namespace) -> bool:
     lines = []
     for line, how in row.evaluation.items():
         scores = evaluate(trained, task, count=args.count, batch_size=args.evaluate_batch_size, seed=args.seed, **how)
-        lines.append({"line": line, "paper": row.paper.get(line, {}).get(size), **scores})
+        lines.append({"line": line, **scores})
     result = {
         "name": row.name, "size": size, "method": row.method, "model": dataclasses.asdict(trained.config),
         "parameters": sum(parameter.numel() for parameter in trained.parameters()), "settings": settings,
@@ -408,13 +408,32 @@ def run_row(table: str, row: Row, size: int, args: argparse.Namespace) -> bool:
     return True
 
 
+def papers_numbers(row: Row, line: str, size: int) -> dict[str, Any]:
+    """The paper's numbers for a line of a row, and their size: this one, or the only one that the paper has."""
+    by_size = row.paper.get(line, {})
+    if size not in by_size and len(by_size) == 1:
+        size = next(iter(by_size))
+    return {"paper": by_size.get(size), "paper_size": size if size in by_size else None}
+
+
 def results_of(table: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """The results in --runs that have the settings of this call, in the order of the table."""
+    """The results in --runs with the settings of this call, in the order of the table, beside the paper's numbers."""
     found = [json.loads(path.read_text()) for path in (args.runs / table).glob("*/result.json")]
     settings = json.loads(json.dumps({name: getattr(args, name) for name in _SETTINGS}))
-    names = [row.name for row in TABLES[table].rows]
+    rows = {row.name: row for row in TABLES[table].rows}
     same = [result for result in found if result["settings"] == settings]
-    return sorted(same, key=lambda result: (result["size"], names.index(result["name"])))
+    for result in same:
+        for evaluation in result["evaluations"]:
+            evaluation |= papers_numbers(rows[result["name"]], evaluation["line"], result["size"])
+    return sorted(same, key=lambda result: (result["size"], list(rows).index(result["name"])))
+
+
+def papers_cell(evaluation: Mapping[str, Any], metric: str, size: int, digits: int = 4) -> str:
+    """The paper's number for a metric of a line, with its size if that is another."""
+    number = (evaluation["paper"] or {}).get(metric)
+    if number is None:
+        return "-"
+    return f"{number:.{digits}f}" + (f" at {evaluation['paper_size']}" if evaluation["paper_size"] != size else "")
 
 
 def lines_of(table: str, results: Sequence[dict[str, Any]]) -> list[list[str]]:
@@ -431,10 +450,10 @@ def lines_of(table: str, results: Sequence[dict[str, Any]]) -> list[list[str]]:
         for evaluation in result["evaluations"]:
             cells = [str(result["size"]), ", ".join(filter(None, (result["name"], evaluation["line"])))]
             for name in shown.metrics:
-                score, paper = evaluation["metrics"].get(name), (evaluation["paper"] or {}).get(name)
+                score = evaluation["metrics"].get(name)
                 cells.append("-" if score is None else f"{score['mean']:.4f} ± {score['standard_error']:.4f}")
                 if name in in_paper:
-                    cells.append("-" if paper is None else f"{paper:.4f}")
+                    cells.append(papers_cell(evaluation, name, result["size"]))
             millions = f"{result['parameters'] / 1e6:.2f} M"
             lines.append([*cells, str(result["updates"]), f"{result['seconds'] / 60:.2f}", millions])
     return lines
@@ -454,7 +473,12 @@ def note_of(table: str, about: Mapping[str, object], args: argparse.Namespace) -
         batch += f", noisy orders per instance for every diffusion: {args.draws}"
     machine = ", ".join(f"{name} {value}" for name, value in about.items())
     source = TABLES[table].source
-    paper = f' Columns "paper" are from its table {source}, arXiv 2603.17353.' if source else ""
+    paper = (
+        f' Columns "paper" are from its table {source}, arXiv 2603.17353; where it has another size only, with that '
+        f"{TABLES[table].size_name}."
+        if source
+        else ""
+    )
     return (
         f"Budget and hardware differ from the paper's. Here: {args.budget:g} minutes of training per row on this "
         f"machine ({machine}); {images}{instances}{batch}, cosine decay to the end of the budget for every method. The "

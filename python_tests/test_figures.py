@@ -84,18 +84,21 @@ def test_numbers_beside_the_paper_are_those_of_cards_and_tables(readme, tmp_path
         "| steps | accuracy |\n| --- | --- |\n| 5 | 0.1234 ± 0.0100 |\n"
     )
     score = {"mean": 0.25, "standard_error": 0.125}
-    evaluation = {"line": "", "paper": {"gap": 0.5}, "metrics": {"gap": score, "gap_after_2opt": score}}
+    metrics = {"gap": score, "gap_after_2opt": score}
+    evaluations = [{"line": "", "paper": {"gap": 0.5}, "paper_size": size, "metrics": metrics} for size in (20, 50)]
     result = {
         "name": "A",
         "size": 20,
         "updates": 7,
-        "settings": {"budget": 3, "threads": 1},
-        "evaluations": [evaluation],
+        "settings": {"budget": 3, "threads": 1, "reader": "tsp"},
+        "evaluations": evaluations,
     }
     (tmp_path / "table_tsp.json").write_text(json.dumps({"table": "tsp", "results": [result]}))
     lines = readme.beside_the_paper(tmp_path, tmp_path / "weights").splitlines()
     assert "| 9 four-digit images sorted, all right | 12.34 % ± 1.00 | 93.29 % |" in lines
     assert "| 20 | A | 0.250 ± 0.125 | 0.250 ± 0.125 | 0.500 | 7 |" in lines
+    assert "| 20 | A | 0.250 ± 0.125 | 0.250 ± 0.125 | 0.500 at 50 | 7 |" in lines
+    assert any(line.startswith("**tsp**, 3 minutes a row on 1 thread, reader of tsp ") for line in lines)
     assert sum("all right" in line for line in lines) == 1  # other models have no card here
 
 
