@@ -712,8 +712,9 @@ class SoftRankModel(nn.Module):
         else:
             head_keys, head_bias = self.head(memory, self._positions(embedded, mask))
         start = (self.start + time[:, 0]).expand(B, D)
+        decoder = [weight.detach() for weight in weights.decoder]
         return DecoderInputs(
-            weights.decoder, weights.packed_decoder, memory, tokens, start, places, head_keys, head_bias, every
+            decoder, weights.packed_decoder, memory, tokens, start, places, head_keys, head_bias, every
         )
 
     @torch.no_grad()

@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from softrank_ext.permutations import compose, ranks_of
-
 # Philox-4x32-10 of Salmon, Moraes, Dror and Shaw (SC 2011).
 _PHILOX_MULTIPLIER = (0xD2511F53, 0xCD9E8D57)
 _PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -82,8 +80,9 @@ def read_order(z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
 
 def lift_order(order: Tensor, slots: Tensor, mask: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Order over items of an order over slots, its ranks, and these on the grid from 0 to 1; all (B, N), padding 0."""
-    order = compose(order, slots)
-    ranks = ranks_of(order)
+    order = order.gather(1, slots)
+    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    ranks = torch.empty_like(order).scatter_(1, order, places)
     real = torch.ones_like(order, dtype=torch.bool) if mask is None else mask
     steps = real.sum(1, keepdim=True).clamp(min=2) - 1  # (B, 1)
     return order, ranks, (ranks.to(dtype) / steps).masked_fill(~real, 0.0)
