@@ -52,8 +52,9 @@ def save_pretrained(model: SoftRankModel | OnePassModel, folder: str | Path, *, 
 def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> SoftRankModel | OnePassModel:
     """Read a model of any type from a folder, or a bundled one by name; in eval mode, on the CPU, in its own dtype.
 
-    Matrices saved as float16 (`save_pretrained` with half) become float32. embedder: the module for a model that was
-    saved with an embedder of the user's own; its weights are read as well.
+    A folder goes before a bundled model of its name. Matrices saved as float16 (`save_pretrained` with half) become
+    float32. embedder: the module for a model that was saved with an embedder of the user's own; its weights are read
+    as well.
     """
     folder = _folder_of(name_or_folder)
     make, config = _read_config(folder / CONFIG_FILE)
