@@ -1,10 +1,11 @@
-"""Writes the README's parts about the demo, the figures and the paper's tables.
+"""Writes the README's parts about the demo, the figures, the paper's tables and the speed of whole calls.
 
     python bench/readme.py
 
 What stands between the marks is replaced. Demo: it is run; its output is shown, and its pictures go to bench/results;
 without a bundled model that is said there. Figures: those that bench/figures.py has put into bench/results. Tables: the
 metrics on the cards of the bundled models (bench/bundle.py) and what bench/tables.py has measured, beside the paper's.
+Runtime and speed: the rows of bench/results/runtime.txt, which is the output of bench/runtime.py.
 """
 
 import io
@@ -174,6 +175,59 @@ def beside_the_paper(results: Path, weights: Path) -> str:
     return "\n".join(lines)
 
 
+def runtime_rows(results: Path) -> list[dict]:
+    """What bench/runtime.py measured: the JSON line that its output ends with."""
+    return json.loads((results / "runtime.txt").read_text().strip().splitlines()[-1])["rows"]
+
+
+def runtime_table(rows: list[dict]) -> str:
+    """Samples per second by grid, and the time over the one-pass baseline's, here and in the paper."""
+    by_method: dict[tuple[str, str], list[dict]] = {}
+    for row in rows:
+        if row["part"] == "table":
+            by_method.setdefault((row["method"], row["mode"]), []).append(row)
+    grids = [f"{row['grid']}x{row['grid']}" for row in next(iter(by_method.values()))]
+    lines = [
+        f"| samples per second | {' | '.join(grids)} | time over the baseline: {', '.join(grids)} "
+        "| the paper's (H100) |",
+        "|---|" + "---|" * (len(grids) + 2),
+    ]
+    for name, own in by_method.items():
+        speeds = [f"{row['samples_per_second']:.3g}" for row in own]
+        ratios = [f"{row['ratio']:.2f}" for row in own]
+        papers = [f"{over:.2f}" for row in own if (over := row["paper_time_over_baseline"]) is not None]
+        lines.append("| " + " | ".join((", ".join(name), *speeds, ", ".join(ratios), ", ".join(papers) or "-")) + " |")
+    return "\n".join(lines)
+
+
+def speed_table(rows: list[dict]) -> str:
+    """Whole calls against the eager cached loop, by N and batch, greedy and sampled."""
+    by_size: dict[str, list[dict]] = {}
+    for row in rows:
+        if row["part"] == "speed":
+            size = re.match(r"N (\d+), batch (\d+)", row["name"])
+            assert size is not None
+            by_size.setdefault(", ".join(size.groups()), []).append(row)
+    lines = [
+        "| N, batch | greedy: ours, eager | ratio | sampled: ours, eager | ratio | wanted | at matmul speed | GFLOPS | "
+        "places accepted |",
+        "|---" * 9 + "|",
+    ]
+    for size, own in by_size.items():
+        cells = [size]
+        for row in own:
+            cells += [f"{milliseconds(row['ours_ms'])}, {milliseconds(row['eager_ms'])} ms", f"{row['ratio']:.1f}x"]
+        cells.append(f"{own[0]['required']:.0f}x")
+        for name, form in (("ratio_at_peak", "{:.1f}x"), ("gflops", "{:.0f}"), ("accepted", "{:.0%}")):
+            cells.append(", ".join(form.format(row[name]) for row in own))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
 def with_section(text: str, title: str, new: str) -> str:
     """The README with the part between the marks of that title replaced."""
     begin, end = f"<!-- {title}: written by bench/readme.py -->\n", f"<!-- end of {title} -->\n"
@@ -187,7 +241,9 @@ def main() -> int:
     readme, results = ROOT / "README.md", ROOT / "bench" / "results"
     text = with_section(readme.read_text(), "demo", demo(results))
     text = with_section(text, "figures", figures(results))
-    readme.write_text(with_section(text, "tables", beside_the_paper(results, WEIGHTS)))
+    text = with_section(text, "tables", beside_the_paper(results, WEIGHTS))
+    text = with_section(text, "runtime", runtime_table(runtime_rows(results)))
+    readme.write_text(with_section(text, "speed", speed_table(runtime_rows(results))))
     return 0
 
 

@@ -102,6 +102,16 @@ def test_numbers_beside_the_paper_are_those_of_cards_and_tables(readme, tmp_path
     assert sum("all right" in line for line in lines) == 1  # other models have no card here
 
 
+def test_speed_in_the_readme_is_what_was_measured(readme):
+    rows = readme.runtime_rows(BENCH / "results")
+    text = (BENCH.parent / "README.md").read_text()
+    for title, table in (("runtime", readme.runtime_table(rows)), ("speed", readme.speed_table(rows))):
+        assert readme.with_section(text, title, table) == text
+    first = next(row for row in rows if row["part"] == "speed")
+    first["ratio"] += 1
+    assert readme.with_section(text, "speed", readme.speed_table(rows)) != text
+
+
 def test_every_number_beside_the_paper_is_on_a_card(readme):
     found = [line.split("|")[1].strip() for line in readme.bundled_lines(readme.WEIGHTS)[2:]]
     assert found == [line[0] for line in readme.BUNDLED]
