@@ -15,10 +15,11 @@ import torch
 from timing import fix_threads, machine
 from torch import Tensor
 
-from softrank_ext import SoftRankConfig, SoftRankModel, answers, log_likelihood, plots, sample
-from softrank_ext.distributions import PlackettLuce
+from softrank_ext import SoftRankConfig, SoftRankModel, answers, log_likelihood, sample
+from softrank_ext.laws import PlackettLuce
+from softrank_ext.show import plots
 from softrank_ext.tasks.own import Own
-from softrank_ext.train import TrainConfig, train
+from softrank_ext.training import TrainConfig, train
 
 RESULTS = Path(__file__).parent / "results"
 ITEMS, TRAINING, TESTS = 8, 4000, 96

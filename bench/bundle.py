@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from softrank_ext import SoftRankModel, checkpoint
+from softrank_ext import SoftRankModel, model_folder
 
 WEIGHTS = Path(__file__).parents[1] / "softrank_ext" / "weights"
 MOST_BYTES = 30_000_000  # of all bundled models together
@@ -36,8 +36,8 @@ def bundle(name: str, runs: Sequence[Path], evaluations: Sequence[Path], part: s
     """Write the model of the last run and its card into a folder of `weights`; returns that folder."""
     folder = weights / name
     model = SoftRankModel.from_pretrained(runs[-1] / part)
-    checkpoint.save_pretrained(model, folder, half=True)
-    digest = checkpoint.hash_of(folder)
+    model_folder.save_pretrained(model, folder, half=True)
+    digest = model_folder.hash_of(folder)
     records = [json.loads(path.read_text()) for path in evaluations]
     for path, record in zip(evaluations, records, strict=True):
         if record["sha256"] != digest:
@@ -65,7 +65,7 @@ def card(
         f"{config.d_model}, {config.encoder_layers} + {config.decoder_layers} layers, {parameters:,} parameters, "
         f"{size_of(folder)} with matrices in float16. Written by `bench/bundle.py`.",
         "",
-        f"SHA-256 of the weights: `{checkpoint.hash_of(folder)}`",
+        f"SHA-256 of the weights: `{model_folder.hash_of(folder)}`",
         "",
         "## Training",
         "",
@@ -125,7 +125,7 @@ def stage_of(run: Path, part: str) -> dict:
         tests = [line for line in lines if metric in line]
         iteration = min(tests, key=lambda line: line[metric] if is_lowest else -line[metric])["iteration"]
     else:
-        iteration = checkpoint.load_training(run / "last")[1]["iteration"]
+        iteration = model_folder.load_training(run / "last")[1]["iteration"]
     losses = [line for line in lines if "loss_per_place" in line and line["iteration"] <= iteration]
     if not losses:
         raise SystemExit(f"{run / 'metrics.jsonl'} has no line up to iteration {iteration}, that of the weights")
@@ -171,7 +171,7 @@ def without_folders(command: str) -> str:
 
 
 def size_of(folder: Path) -> str:
-    return f"{(folder / checkpoint.WEIGHTS_FILE).stat().st_size / 1e6:.1f} MB"
+    return f"{(folder / model_folder.WEIGHTS_FILE).stat().st_size / 1e6:.1f} MB"
 
 
 def main() -> int:

@@ -17,7 +17,8 @@ import report
 import torch
 from timing import resident, timed_together
 
-from softrank_ext import SoftRankConfig, SoftRankModel, reference
+from softrank_ext import SoftRankConfig, SoftRankModel
+from softrank_ext.ops import reference
 
 PARTS = ("speed", "cache", "memory")
 PLACES = 64

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import torch
 
-from softrank_ext import Constraints, SoftRankModel, plots, sample
+from softrank_ext import Constraints, SoftRankModel, sample
 from softrank_ext.metrics import tour_length
+from softrank_ext.show import plots
 
 RESULTS = Path(__file__).parent / "results"
 DRAWS = 128

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from softrank_ext.demo import ITEMS_FILE
+from softrank_ext.show.demo import ITEMS_FILE
 from softrank_ext.tasks import data
 from softrank_ext.tasks.draws import rows_of_passes
 from softrank_ext.tasks.tsp import read_instances

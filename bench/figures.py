@@ -17,9 +17,10 @@ from tempfile import TemporaryDirectory
 import torch
 from timing import fix_threads, machine, timed
 
-from softrank_ext import SoftRankModel, checkpoint, demo, metrics, plots, sample
-from softrank_ext.__main__ import draw_walk
-from softrank_ext.evaluate import evaluate
+from softrank_ext import SoftRankModel, metrics, model_folder, sample
+from softrank_ext.cli.main import draw_walk
+from softrank_ext.evaluation import evaluate
+from softrank_ext.show import demo, plots
 from softrank_ext.tasks.jigsaw import Jigsaw
 from softrank_ext.tasks.sorting import Sorting
 
@@ -151,7 +152,7 @@ def baseline_speeds(path: Path) -> dict[str, float]:
 
 
 def is_there(weights: Path, name: str) -> bool:
-    return (weights / name / checkpoint.CONFIG_FILE).exists()
+    return (weights / name / model_folder.CONFIG_FILE).exists()
 
 
 def save(figure: "plots.Figure", path: Path) -> str:
@@ -164,7 +165,7 @@ def main() -> int:
     parser.add_argument("--measure", action="store_true", help="evaluate the models first (needs SOFTRANK_DATA)")
     parser.add_argument("--count", type=int, default=500, help="lists or images per evaluation")
     parser.add_argument("--sizes", type=int, nargs="+", default=(5, 9, 15, 32, 52), help="numbers per list")
-    parser.add_argument("--weights", type=Path, default=checkpoint.BUNDLED, help="folder of models by name")
+    parser.add_argument("--weights", type=Path, default=model_folder.BUNDLED, help="folder of models by name")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()

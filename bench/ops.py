@@ -16,7 +16,8 @@ import report
 import torch
 from timing import timed_together
 
-from softrank_ext import noise, ops, reference
+from softrank_ext import noise, ops
+from softrank_ext.ops import reference
 from softrank_ext.tasks.tsp import plain_two_opt, two_opt
 
 

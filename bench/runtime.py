@@ -32,11 +32,11 @@ import torch
 from timing import fix_threads, resident, timed, timed_once, timed_together
 from tqdm import tqdm
 
-from softrank_ext import Samples, SoftRankConfig, SoftRankModel, checkpoint, metrics, sample
+from softrank_ext import Samples, SoftRankConfig, SoftRankModel, metrics, model_folder, sample
 from softrank_ext.baselines.symmetric_diffusers import model_settings, visited_times
-from softrank_ext.tasks import Batch
+from softrank_ext.batch import Batch
 from softrank_ext.tasks.jigsaw import Jigsaw
-from softrank_ext.train import TrainConfig, train
+from softrank_ext.training import TrainConfig, train
 
 PARTS = ("table", "speed", "growth")
 GRIDS = {3: 10, 4: 8, 8: 4}  # patches per side: pixels per patch side
@@ -103,7 +103,7 @@ def trained_model(grid: int, args: argparse.Namespace) -> tuple[SoftRankModel, S
     bundled = f"jigsaw-{grid}x{grid}"
     if args.checkpoint is not None:
         return SoftRankModel.from_pretrained(args.checkpoint), waves(grid), str(args.checkpoint)
-    if bundled in checkpoint.bundled_names():
+    if bundled in model_folder.bundled_names():
         task = Jigsaw(grid=grid)
         try:
             next(task.test_batches(1, 1))

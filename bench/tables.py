@@ -25,14 +25,14 @@ import report
 import torch
 from timing import timed_once
 
-from softrank_ext import checkpoint
-from softrank_ext.evaluate import evaluate
+from softrank_ext import model_folder
+from softrank_ext.evaluation import evaluate
 from softrank_ext.methods import method_of
 from softrank_ext.tasks import Task
 from softrank_ext.tasks.jigsaw import Jigsaw
 from softrank_ext.tasks.sorting import Sorting
 from softrank_ext.tasks.tsp import TSP, generate
-from softrank_ext.train import TrainConfig, train
+from softrank_ext.training import TrainConfig, train
 
 Metrics = Mapping[str, float]
 
@@ -316,7 +316,7 @@ def model_of(row: Row, task: Task, args: argparse.Namespace) -> torch.nn.Module:
     model = method.make(task, options)
     if args.reader is not None:
         try:
-            model.embedder.load_state_dict(checkpoint.from_pretrained(args.reader).embedder.state_dict())
+            model.embedder.load_state_dict(model_folder.from_pretrained(args.reader).embedder.state_dict())
         except RuntimeError as error:
             raise SystemExit(f"--reader {args.reader} does not fit {row.name}: {error}") from error
         model.embedder.requires_grad_(False)
@@ -389,11 +389,11 @@ def run_row(table: str, row: Row, size: int, args: argparse.Namespace) -> bool:
         return True
     names = ("iterations", "warmup", "checkpoint_every", "log_every")
     config = dataclasses.replace(config, **{name: planned[name] for name in names})
-    resume = (folder / "last" / checkpoint.TRAINING_FILE).exists()
+    resume = (folder / "last" / model_folder.TRAINING_FILE).exists()
     print(f"{row.name}, {TABLES[table].size_name} {size}: {planned['iterations']} updates", file=sys.stderr)
     if not train(model, task, config, folder, resume=resume, quiet=args.json).is_finished:
         return False
-    trained = checkpoint.from_pretrained(folder / "last")
+    trained = model_folder.from_pretrained(folder / "last")
     lines = []
     for line, how in row.evaluation.items():
         scores = evaluate(trained, task, count=args.count, batch_size=args.evaluate_batch_size, seed=args.seed, **how)

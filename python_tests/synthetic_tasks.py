@@ -8,7 +8,7 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
-from softrank_ext.tasks import Batch
+from softrank_ext.batch import Batch
 
 
 def generator_of(*numbers: int) -> torch.Generator:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from softrank_ext import Samples, answers, sample
 from softrank_ext.answers import calibration, consensus, pairwise, rank_interval, top_k
-from softrank_ext.distributions import Mallows, PlackettLuce
+from softrank_ext.laws import Mallows, PlackettLuce
 
 # How often each of these orders was drawn: ten samples of four items.
 TABLE = torch.tensor([[1, 3, 2, 0]] * 5 + [[1, 2, 3, 0]] * 3 + [[0, 1, 3, 2]] * 2)

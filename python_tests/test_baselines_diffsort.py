@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from synthetic_tasks import SortNumbers
 from torch import nn
 
-from softrank_ext import checkpoint, sample
+from softrank_ext import model_folder, sample
 from softrank_ext.baselines.diffsort import (
     DiffSortConfig,
     DiffSortModel,
@@ -18,12 +18,12 @@ from softrank_ext.baselines.diffsort import (
     matrix_loss,
     published_settings,
 )
-from softrank_ext.evaluate import evaluate
+from softrank_ext.batch import Batch
+from softrank_ext.evaluation import evaluate
 from softrank_ext.methods import METHODS
-from softrank_ext.tasks import Batch
 from softrank_ext.tasks.jigsaw import Jigsaw
 from softrank_ext.tasks.sorting import Sorting
-from softrank_ext.train import TrainConfig, train
+from softrank_ext.training import TrainConfig, train
 
 NUMBERS = {"kind": "linear", "features": 1}
 NO_SAMPLES = torch.zeros(0, dtype=torch.int64)
@@ -229,7 +229,7 @@ def test_methods_learn_eight_lists_by_heart(method, tmp_path):
     result = train(model, task, TrainConfig(iterations=150, **settings), tmp_path, quiet=True, device="cpu")
     row = evaluate(result.model, task, count=8)
     assert row["metrics"]["accuracy"]["mean"] == 1.0
-    saved = checkpoint.from_pretrained(tmp_path / "last")
+    saved = model_folder.from_pretrained(tmp_path / "last")
     assert isinstance(saved, DiffSortModel) and saved.config == model.config
     batch = task.training_batch(0, 0, 8)
     orders = [sample(kind, batch.items, decode="greedy").order for kind in (saved, result.model)]

@@ -10,13 +10,13 @@ from scipy import stats
 from synthetic_tasks import SortNumbers, all_orders, mallows
 from torch import Tensor
 
-from softrank_ext import checkpoint, sample
+from softrank_ext import model_folder, sample
 from softrank_ext.baselines.factorised import CODES, FactorisedConfig, FactorisedModel, code_of, order_of_code
-from softrank_ext.evaluate import evaluate
+from softrank_ext.batch import Batch
+from softrank_ext.evaluation import evaluate
 from softrank_ext.methods import METHODS
-from softrank_ext.tasks import Batch
 from softrank_ext.tasks.sorting import Sorting
-from softrank_ext.train import TrainConfig, train
+from softrank_ext.training import TrainConfig, train
 
 both_codes = pytest.mark.parametrize("code", CODES)
 
@@ -189,7 +189,7 @@ def test_eight_lists_are_learned_by_heart(code, tmp_path):
     config = TrainConfig(iterations=200, batch_size=8, learning_rate=5e-3, warmup=10, ema=0.0)
     result = train(model, task, config, tmp_path, quiet=True, device="cpu")
     assert evaluate(result.model, task, count=8)["metrics"]["accuracy"]["mean"] == 1.0
-    saved = checkpoint.from_pretrained(tmp_path / "last")
+    saved = model_folder.from_pretrained(tmp_path / "last")
     assert isinstance(saved, FactorisedModel) and saved.config == model.config
     items = task.training_batch(0, 0, 8).items
     assert torch.equal(sample(saved, items).order, sample(result.model, items).order)

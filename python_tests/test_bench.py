@@ -12,7 +12,7 @@ import torch
 from synthetic_data import write_cifar10, write_mnist
 
 from softrank_ext import SoftRankConfig, SoftRankModel, sample
-from softrank_ext.train import loss_of
+from softrank_ext.training import loss_of
 
 BENCH = Path(__file__).parents[1] / "bench"
 pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench folder")
@@ -170,7 +170,7 @@ def test_tables_are_made_and_gone_on_with(tables, tmp_path, monkeypatch, capsys)
     for path in ("result.json", "metrics.jsonl", "run.json", "last/training.safetensors"):
         (killed / path).unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("softrank_ext.train._Stop.is_asked", lambda *_: True)  # as Ctrl-C does, after the first update
+        patch.setattr("softrank_ext.training._Stop.is_asked", lambda *_: True)  # as Ctrl-C does, after the first update
         assert tables.main(words) == 130
     assert not (killed / "result.json").exists()
     capsys.readouterr()

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from softrank_ext import bridge, noise, ops
+from softrank_ext import noise, ops
+from softrank_ext.processes import bridge
 
 RANKS = [3, 0, 2, 1]
 DRAWS = 200_000

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from softrank_ext import SoftRankModel, checkpoint
-from softrank_ext.__main__ import main
+from softrank_ext import SoftRankModel, model_folder
+from softrank_ext.cli.main import main
 
 BENCH = Path(__file__).parents[1] / "bench"
 pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench folder")
@@ -40,8 +40,8 @@ def runs(tmp_path, monkeypatch):
              "1", "--batch-size", "4", "--no-prefetch", *SMALL]  # fmt: skip
     assert main([*train, "--output", "first"]) == 0
     assert main([*train, "--output", "second", "--start-from", "first", "--seed", "7"]) == 0
-    tensors, state = checkpoint.load_training("first/last")
-    checkpoint.save_training("first/last", tensors, {**state, "iteration": 25000})
+    tensors, state = model_folder.load_training("first/last")
+    model_folder.save_training("first/last", tensors, {**state, "iteration": 25000})
     seconds = [(10000, 1800.0, 2.5), (20000, 3600.0, 1.5), (25000, 900.0, 1.25), (26000, 1080.0, 1.0)]
     lines = [{"iteration": iteration, "seconds": clock, "loss_per_place": loss} for iteration, clock, loss in seconds]
     Path("first/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -11,10 +11,12 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from softrank_ext import Constraints, bridge, ops, reference, sample
+from softrank_ext import Constraints, ops, sample
 from softrank_ext.constraints import Rules, read_constraints, rules_of
 from softrank_ext.model import HEADS
+from softrank_ext.ops import reference
 from softrank_ext.permutations import arrange, compose, ranks_of
+from softrank_ext.processes import bridge
 
 # compiled, cache: the kernel, plain torch with caches, plain torch without.
 PATHS = ((True, True), (False, True), (False, False))
@@ -606,7 +608,7 @@ def test_frames(make_model):
 
 
 def test_command_line(make_model, tmp_path, capsys):
-    from softrank_ext.__main__ import main
+    from softrank_ext.cli.main import main
 
     torch.manual_seed(15)
     make_model("pointer").save_pretrained(tmp_path / "model")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import softrank_ext
-from softrank_ext import reference
+from softrank_ext.ops import reference
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "csrc" / "ops" / "cuda" / "row_kernels.cuh"

@@ -10,10 +10,11 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from softrank_ext import build_info, noise, ops, reference, sample
-from softrank_ext.incremental import IncrementalDecoder
+from softrank_ext import build_info, noise, ops, sample
 from softrank_ext.model import DECODER_HEADS, HEADS, PackedWeights, sine_cosine
+from softrank_ext.ops import reference
 from softrank_ext.permutations import arrange
+from softrank_ext.sampling.incremental import IncrementalDecoder
 
 needs_compiled = pytest.mark.skipif(build_info()["kernels"] != "compiled", reason="without compiled libraries")
 

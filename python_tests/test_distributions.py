@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from softrank_ext import noise
-from softrank_ext.distributions import (
+from softrank_ext.laws import (
     GeneralizedPlackettLuce,
     Mallows,
     OrderDistribution,

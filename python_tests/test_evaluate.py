@@ -8,7 +8,7 @@ import torch
 from synthetic_tasks import SortNumbers
 
 from softrank_ext import sample
-from softrank_ext.evaluate import evaluate, record_of, table_of
+from softrank_ext.evaluation import evaluate, record_of, table_of
 from softrank_ext.model import SoftRankConfig, SoftRankModel
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from softrank_ext import SoftRankConfig, SoftRankModel, ops
-from softrank_ext.incremental import IncrementalDecoder
+from softrank_ext.sampling.incremental import IncrementalDecoder
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from softrank_ext import item_files
-from softrank_ext.item_files import ItemFile, read_items, write_orders
-from softrank_ext.sampler import Samples
+from softrank_ext.cli import item_files
+from softrank_ext.cli.item_files import ItemFile, read_items, write_orders
+from softrank_ext.sampling import Samples
 
 
 def test_npz(tmp_path):

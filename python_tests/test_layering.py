@@ -117,7 +117,7 @@ def test_forbidden_imports_are_seen():
     assert forbidden_imports("bridge", "from softrank_ext import model") == {"model"}
     assert forbidden_imports("ops", "import softrank_ext.noise") == {"noise"}
     assert forbidden_imports("reference", "def f():\n    from softrank_ext.ops import reflect") == {"ops"}
-    assert forbidden_imports("checkpoint", "from softrank_ext.sampler import sample") == {"sampler"}
+    assert forbidden_imports("checkpoint", "from softrank_ext.sampling import sample") == {"sampler"}
     assert forbidden_imports("metrics", "import matplotlib.pyplot as plt") == {"matplotlib.pyplot"}
     assert forbidden_imports("noise", "from importlib import import_module\nimport_module('softrank_ext._C')") == {"_C"}
     assert forbidden_imports("model", "from softrank_ext import checkpoint") == {"checkpoint"}

@@ -14,9 +14,10 @@ from synthetic_tasks import Law, SortNumbers, all_orders, cyclic, mallows
 from torch import Tensor
 
 from softrank_ext import SoftRankConfig, SoftRankModel, sample
-from softrank_ext.evaluate import evaluate
-from softrank_ext.tasks import Batch, Task
-from softrank_ext.train import TrainConfig, train
+from softrank_ext.batch import Batch
+from softrank_ext.evaluation import evaluate
+from softrank_ext.tasks import Task
+from softrank_ext.training import TrainConfig, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 DATA = os.environ.get("SOFTRANK_DATA")

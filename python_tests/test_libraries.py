@@ -47,7 +47,8 @@ def test_import_without_libraries_says_what_to_do(uncompiled):
 def test_reference_runs_without_libraries_on_purpose(uncompiled):
     code = """
 import torch, softrank_ext
-from softrank_ext import noise, reference
+from softrank_ext import noise
+from softrank_ext.ops import reference
 info = softrank_ext.build_info()
 assert info["kernels"] == "plain-torch reference" and info["cuda_compiled"] is False, info
 assert torch.ops.softrank_ext.cpu_capability() == "plain torch"

@@ -10,9 +10,9 @@ from scipy import stats
 from torch import Tensor
 
 from softrank_ext import SoftRankModel, sample
-from softrank_ext.bridge import lift_to_grid, time_grid
 from softrank_ext.likelihood import log_likelihood
 from softrank_ext.permutations import arrange, ranks_of
+from softrank_ext.processes.bridge import lift_to_grid, time_grid
 
 ORDERS = torch.tensor(list(permutations(range(4))))
 ITEMS = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.5, 0.4], [0.1, 0.3]], dtype=torch.float64)

@@ -14,12 +14,12 @@ import torch
 
 import softrank_ext
 from softrank_ext import SoftRankConfig, SoftRankModel
-from softrank_ext.__main__ import draw_walk, main, with_config_file
+from softrank_ext.cli.main import draw_walk, main, with_config_file
 
 
 def test_info_prints_aligned_lines_and_json(capsys, monkeypatch):
     info_with_gaps = softrank_ext.build_info() | {"cuda_architectures": ""}
-    monkeypatch.setattr("softrank_ext.__main__.build_info", lambda: info_with_gaps)
+    monkeypatch.setattr("softrank_ext.cli.main.build_info", lambda: info_with_gaps)
     assert main(["info"]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = [line.split()[0] for line in lines]

@@ -10,14 +10,14 @@ import torch
 from synthetic_tasks import SortNumbers
 from torch import Tensor, nn
 
-from softrank_ext import SoftRankModel, checkpoint, sample
-from softrank_ext.__main__ import main
-from softrank_ext.evaluate import evaluate
+from softrank_ext import SoftRankModel, model_folder, sample
+from softrank_ext.batch import Batch
+from softrank_ext.cli.main import main
+from softrank_ext.evaluation import evaluate
 from softrank_ext.methods import METHODS, method_of
 from softrank_ext.model import LinearEmbedder, OnePassModel
 from softrank_ext.permutations import ranks_of
-from softrank_ext.tasks import Batch
-from softrank_ext.train import TrainConfig, train
+from softrank_ext.training import TrainConfig, train
 
 BALLOTS = ["# NUMBER ALTERNATIVES: 4", "# ALTERNATIVE NAME 1: a", "# ALTERNATIVE NAME 2: b", "# ALTERNATIVE NAME 3: c",
            "# ALTERNATIVE NAME 4: d", "# NUMBER VOTERS: 12", "# NUMBER UNIQUE ORDERS: 2", "8: 2,3,1,4",
@@ -145,12 +145,12 @@ def test_a_run_of_before_is_resumed(ballots):
     """Its records have the target among the options of training, and nothing of processes."""
     words = ["train", "preferences", *QUICK, *SMALL, "--model.decoder-layers", "1", "--output", "run"]
     assert main(words) == 0
-    tensors, state = checkpoint.load_training(ballots / "run" / "last")
+    tensors, state = model_folder.load_training(ballots / "run" / "last")
     state["config"]["target"] = "clean"
     del state["config"]["times"], state["config"]["objective"]
     for name in ("model_type", "process", "target", "visited"):
         del state["model"][name]
-    checkpoint.save_training(ballots / "run" / "last", tensors, state)
+    model_folder.save_training(ballots / "run" / "last", tensors, state)
     assert main([*words, "--resume"]) == 0
 
 
@@ -206,7 +206,7 @@ class ScorerLoss(nn.Module):
 class TestOnePassModel:
     @pytest.fixture(autouse=True)
     def registered(self, monkeypatch):
-        monkeypatch.setitem(checkpoint.MODEL_TYPES, Scorer.model_type, Scorer)
+        monkeypatch.setitem(model_folder.MODEL_TYPES, Scorer.model_type, Scorer)
 
     def model(self) -> Scorer:
         torch.manual_seed(1)
@@ -217,7 +217,7 @@ class TestOnePassModel:
         config = TrainConfig(iterations=60, batch_size=32, learning_rate=0.1, warmup=0, evaluate_every=60, ema=0.5)
         result = train(self.model(), task, config, tmp_path, quiet=True)
         assert result.metrics["accuracy"] > 0.9
-        saved = checkpoint.from_pretrained(tmp_path / "last")
+        saved = model_folder.from_pretrained(tmp_path / "last")
         assert isinstance(saved, Scorer) and not saved.training
         row = evaluate(saved, task, count=200)
         assert row["metrics"]["accuracy"]["mean"] > 0.9 and row["steps"] == 1

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from softrank_ext import bridge, decode_chamber, reference, reflect
+from softrank_ext import decode_chamber, reflect
 from softrank_ext.model import (
     DECODER_HEADS,
     HEADS,
@@ -21,7 +21,9 @@ from softrank_ext.model import (
     make_embedder,
     sine_cosine,
 )
+from softrank_ext.ops import reference
 from softrank_ext.permutations import arrange, check_order, compose, ranks_of
+from softrank_ext.processes import bridge
 
 TINY = SoftRankConfig(d_model=16, feed_forward=24, heads=2, encoder_layers=1, decoder_layers=1)
 

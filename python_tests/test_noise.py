@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy import special, stats
 from torch import Tensor
 
-from softrank_ext import noise, reference
+from softrank_ext import noise
+from softrank_ext.ops import reference
 
 DTYPES = (torch.float32, torch.float64)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=("float32", "float64"))

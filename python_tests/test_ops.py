@@ -24,9 +24,11 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.library import opcheck
 
-from softrank_ext import bridge, noise, ops, reference
+from softrank_ext import noise, ops
 from softrank_ext._libraries import uses_reference
+from softrank_ext.ops import reference
 from softrank_ext.permutations import arrange, compose, ranks_of
+from softrank_ext.processes import bridge
 
 DTYPES = (torch.float32, torch.float64)
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from softrank_ext import plots
-from softrank_ext.trajectory import Frames
+from softrank_ext.sampling.trajectory import Frames
+from softrank_ext.show import plots
 
 
 def test_swapped_pairs_against_a_table():

@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
-from softrank_ext import noise, riffle
+from softrank_ext import noise
 from softrank_ext.permutations import compose, ranks_of
+from softrank_ext.processes import riffle
 
 N = 4
 ORDERS = list(permutations(range(N)))

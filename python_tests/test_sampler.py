@@ -9,9 +9,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from softrank_ext import Samples, bridge, build_info, decode_chamber, noise, reflect, sample
+from softrank_ext import Samples, build_info, decode_chamber, noise, reflect, sample
 from softrank_ext.model import HEADS, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, check_order, compose, ranks_of
+from softrank_ext.processes import bridge
 
 # compiled, cache: the kernel, plain torch with caches, plain torch without.
 PATHS = ((True, True), (False, True), (False, False))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from softrank_ext.model import HEADS
-from softrank_ext.search import beam_decode, beam_search
+from softrank_ext.sampling.beam import beam_decode, beam_search
 
 
 def stagewise(scores: list[list[float]], order: tuple[int, ...]) -> float:

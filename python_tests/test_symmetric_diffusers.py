@@ -11,18 +11,18 @@ from scipy import stats
 from synthetic_tasks import SortNumbers, all_orders
 from torch import Tensor, nn
 
-from softrank_ext import SoftRankConfig, SoftRankModel, checkpoint, noise, sample
+from softrank_ext import SoftRankConfig, SoftRankModel, model_folder, noise, sample
 from softrank_ext.baselines import symmetric_diffusers
-from softrank_ext.distributions import GeneralizedPlackettLuce, PlackettLuce, Riffle
-from softrank_ext.evaluate import evaluate
-from softrank_ext.losses import DenoisingLoss, Noising, ReinforceLoss, noisy_orders
+from softrank_ext.evaluation import evaluate
+from softrank_ext.laws import GeneralizedPlackettLuce, PlackettLuce, Riffle
 from softrank_ext.methods import method_of
 from softrank_ext.model import DECODER_HEADS, sine_cosine
 from softrank_ext.permutations import compose, ranks_of
 from softrank_ext.tasks.jigsaw import Jigsaw
 from softrank_ext.tasks.sorting import Sorting
 from softrank_ext.tasks.tsp import TSP
-from softrank_ext.train import TrainConfig, train
+from softrank_ext.training import TrainConfig, train
+from softrank_ext.training.objectives import DenoisingLoss, Noising, ReinforceLoss, noisy_orders
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CELLS = [(process, target) for process in ("soft-rank", "riffle") for target in ("clean", "previous")]
@@ -466,7 +466,7 @@ class TestConfig:
     def test_files_of_before_are_read(self, tmp_path):
         model = small_model("soft-rank", "clean", "pointer")
         model.save_pretrained(tmp_path)
-        path = tmp_path / checkpoint.CONFIG_FILE
+        path = tmp_path / model_folder.CONFIG_FILE
         fields = json.loads(path.read_text())
         for name in ("model_type", "process", "target", "visited"):
             del fields[name]
@@ -475,10 +475,10 @@ class TestConfig:
 
     def test_unknown_model_types_are_told(self, tmp_path):
         small_model().save_pretrained(tmp_path)
-        path = tmp_path / checkpoint.CONFIG_FILE
+        path = tmp_path / model_folder.CONFIG_FILE
         path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "oracle"}))
         with pytest.raises(ValueError, match=r"model_type must be one of soft-rank.*, got 'oracle'"):
-            checkpoint.from_pretrained(tmp_path)
+            model_folder.from_pretrained(tmp_path)
 
 
 def test_the_loss_counts_all_times():

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from softrank_ext import SoftRankConfig, SoftRankModel, checkpoint, metrics, sample
+from softrank_ext import SoftRankConfig, SoftRankModel, metrics, model_folder, sample
 from softrank_ext._libraries import uses_reference
-from softrank_ext.evaluate import evaluate
+from softrank_ext.evaluation import evaluate
 from softrank_ext.tasks.tsp import (
     TSP,
     generate,
@@ -28,7 +28,7 @@ from softrank_ext.tasks.tsp import (
     two_opt,
     write_instances,
 )  # fmt: skip
-from softrank_ext.train import TrainConfig, describe, train
+from softrank_ext.training import TrainConfig, describe, train
 
 REAL = os.environ.get("SOFTRANK_DATA", "")
 
@@ -224,9 +224,9 @@ def test_a_run_from_before_an_option_resumes_with_its_default(files, tmp_path, m
     model = SoftRankModel(SoftRankConfig(16, 24, **sizes))
     config = TrainConfig(iterations=1, batch_size=2)
     train(model, TSP(training_file=files[0]), config, tmp_path, quiet=True)
-    tensors, state = checkpoint.load_training(tmp_path / "last")
+    tensors, state = model_folder.load_training(tmp_path / "last")
     assert state["task"].pop("rotations") is False
-    monkeypatch.setattr(checkpoint, "load_training", lambda folder: (tensors, state))
+    monkeypatch.setattr(model_folder, "load_training", lambda folder: (tensors, state))
     assert train(model, TSP(training_file=files[0]), config, tmp_path, resume=True, quiet=True).is_finished
     with pytest.raises(ValueError, match=r"has rotations = False \(task\), got True"):
         train(model, TSP(training_file=files[0], rotations=True), config, tmp_path, resume=True, quiet=True)

@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import load_file
 from synthetic_tasks import SortNumbers, generator_of
 
-from softrank_ext import SoftRankConfig, SoftRankModel, checkpoint
-from softrank_ext.losses import DenoisingLoss, times_from
-from softrank_ext.tasks import Batch
-from softrank_ext.train import TrainConfig, rate_at, train
+from softrank_ext import SoftRankConfig, SoftRankModel, model_folder
+from softrank_ext.batch import Batch
+from softrank_ext.training import TrainConfig, rate_at, train
+from softrank_ext.training.objectives import DenoisingLoss, times_from
 
 TESTS = Path(__file__).parent
 QUICK = TrainConfig(iterations=8, batch_size=4, learning_rate=1e-2, warmup=2, log_every=2, checkpoint_every=4, ema=0.9)
@@ -339,7 +339,7 @@ class TestLoop:
         model.start.data.fill_(math.nan)
         with pytest.raises(FloatingPointError, match=r"the loss is nan at iteration 2.*Try a lower learning_rate"):
             train(model, SortNumbers(3), QUICK, tmp_path, quiet=True)
-        assert checkpoint.load_training(tmp_path / "last")[1]["iteration"] == 0
+        assert model_folder.load_training(tmp_path / "last")[1]["iteration"] == 0
 
 
 class SignalAt(SortNumbers):
@@ -360,10 +360,10 @@ KILLED_WHILE_SAVING = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 import safetensors.torch
-from softrank_ext import checkpoint
+from softrank_ext import model_folder
 from synthetic_tasks import SortNumbers
 from test_train import QUICK, tiny_model
-from softrank_ext.train import train
+from softrank_ext.training import train
 
 def save_file(tensors, path, metadata):
     safetensors.torch.save_file(tensors, path, metadata=metadata)
@@ -371,7 +371,7 @@ def save_file(tensors, path, metadata):
         os.truncate(path, 1000)
         os.kill(os.getpid(), signal.SIGKILL)
 
-checkpoint.save_file = save_file
+model_folder.save_file = save_file
 train(tiny_model(), SortNumbers(3), QUICK, sys.argv[2], quiet=True)
 """
 
@@ -390,7 +390,7 @@ class TestResume:
             command, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=tmp_path, capture_output=True, text=True
         )
         assert done.returncode == -signal.SIGKILL, done.stderr
-        assert checkpoint.load_training(tmp_path / "killed" / "last")[1]["iteration"] == 4
+        assert model_folder.load_training(tmp_path / "killed" / "last")[1]["iteration"] == 4
         resumed = train(tiny_model(), SortNumbers(3), QUICK, tmp_path / "killed", resume=True, quiet=True)
         whole = train(tiny_model(), SortNumbers(3), QUICK, tmp_path / "whole", quiet=True)
         assert_same_weights(weights_of(resumed.model), weights_of(whole.model))
@@ -485,7 +485,7 @@ def test_two_processes_train_as_one_does(tmp_path):
 def test_the_batch_must_divide_among_the_processes(tmp_path, monkeypatch):
     import contextlib
 
-    import softrank_ext.train as module
+    import softrank_ext.training as module
 
     monkeypatch.setattr(module, "processes", lambda device: contextlib.nullcontext((0, 3, torch.device("cpu"))))
     with pytest.raises(ValueError, match="batch_size must be a multiple of the 3 processes, got 4"):

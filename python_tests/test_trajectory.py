@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from softrank_ext import sample
-from softrank_ext.trajectory import Trajectory, TrajectoryPoint
+from softrank_ext.sampling.trajectory import Trajectory, TrajectoryPoint
 
 # Two diffusion steps of four items, made by hand. Order [1, 3, 2, 0] is not its own inverse.
 SOFT_RANKS = [[0.9, 0.1, 0.3, 0.5], [0.8, 0.3, 0.4, 0.2]]

@@ -5,18 +5,16 @@ from softrank_ext._libraries import build_info, installed_version, load_librarie
 
 load_libraries()
 
-from softrank_ext import baselines, bridge, checkpoint, distributions, metrics, noise, permutations  # noqa: E402
+from softrank_ext import distributions, metrics, model_folder, noise, permutations, tasks  # noqa: E402
 from softrank_ext.answers import calibration, consensus, pairwise, rank_interval, top_k  # noqa: E402
 from softrank_ext.constraints import Constraints  # noqa: E402
-from softrank_ext.incremental import IncrementalDecoder  # noqa: E402
+from softrank_ext.evaluation import evaluate  # noqa: E402
 from softrank_ext.likelihood import LikelihoodEstimate, log_likelihood  # noqa: E402
-from softrank_ext.model import EMBEDDERS, PRESETS, SoftRankConfig, SoftRankModel  # noqa: E402
+from softrank_ext.model import PRESETS, SoftRankConfig, SoftRankModel  # noqa: E402
 from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
-from softrank_ext.sampler import Samples, sample  # noqa: E402
-from softrank_ext.tasks.embedders import TASK_EMBEDDERS  # noqa: E402
-
-EMBEDDERS.update(TASK_EMBEDDERS)
-checkpoint.MODEL_TYPES.update(baselines.MODEL_TYPES)
+from softrank_ext.sampling import Samples, sample  # noqa: E402
+from softrank_ext.sampling.incremental import IncrementalDecoder  # noqa: E402
+from softrank_ext.training import train  # noqa: E402
 
 __version__ = installed_version()
 __all__ = [
@@ -27,15 +25,15 @@ __all__ = [
     "Samples",
     "SoftRankConfig",
     "SoftRankModel",
-    "bridge",
     "build_info",
     "calibration",
-    "checkpoint",
     "consensus",
     "decode_chamber",
     "distributions",
+    "evaluate",
     "log_likelihood",
     "metrics",
+    "model_folder",
     "noise",
     "ops",
     "pairwise",
@@ -44,5 +42,7 @@ __all__ = [
     "rank_interval",
     "reflect",
     "sample",
+    "tasks",
     "top_k",
+    "train",
 ]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from softrank_ext import metrics
 from softrank_ext.permutations import check_order, ranks_of
-from softrank_ext.sampler import Samples
+from softrank_ext.sampling import Samples
 
 METHODS = ("kemeny", "borda")
 MAX_EXACT = 10  # items up to which the Kemeny order is found over all subsets

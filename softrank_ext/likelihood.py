@@ -21,10 +21,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from softrank_ext import bridge, noise, ops
+from softrank_ext import noise, ops
 from softrank_ext.model import SoftRankModel
 from softrank_ext.permutations import arrange, check_slots, ranks_of
-from softrank_ext.sampler import evaluating
+from softrank_ext.processes import bridge
+from softrank_ext.sampling import evaluating
 
 _ROWS_AT_ONCE = 4096
 

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softrank_ext.baselines.sorting_networks import NETWORKS, SWAPS, soft_sort
-from softrank_ext.bridge import check_choice
+from softrank_ext.batch import Batch
 from softrank_ext.model import EncoderLayer, OnePassModel, SoftRankConfig, embed_items, embedder_of
 from softrank_ext.permutations import arrange, ranks_of
-from softrank_ext.tasks import Batch
+from softrank_ext.processes.bridge import check_choice
 
 _GROUP = 4  # items that the hard term compares at a time
 # The paper's settings of Error-free DiffSort by the number of items: network, steepness, hard_weight.

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from softrank_ext import ops
-from softrank_ext.bridge import check_choice
+from softrank_ext.batch import Batch
 from softrank_ext.model import LogProb, OnePassModel, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, check_slots, compose, order_of, ranks_of
-from softrank_ext.tasks import Batch
+from softrank_ext.processes.bridge import check_choice
 
 CODES = ("lehmer", "insertion")
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from softrank_ext.bridge import check_choice
+from softrank_ext.processes.bridge import check_choice
 
 SWAPS = ("logistic", "logistic-phi", "gaussian", "reciprocal", "cauchy", "optimal")
 NETWORKS = ("odd-even", "bitonic")

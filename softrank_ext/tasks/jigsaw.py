@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from softrank_ext import metrics
+from softrank_ext.batch import Batch
 from softrank_ext.permutations import arrange, ranks_of
-from softrank_ext.tasks import Batch, data
+from softrank_ext.tasks import data
 from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
 
 GRIDS = (2, 3, 4, 8)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from softrank_ext import metrics
+from softrank_ext.batch import Batch
 from softrank_ext.permutations import check_order
-from softrank_ext.tasks import Batch
 from softrank_ext.tasks.draws import rows_of_passes
 
 Array = Tensor | np.ndarray

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext import metrics
-from softrank_ext.tasks import Batch
+from softrank_ext.batch import Batch
 from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
 
 ENDINGS = (".soc", ".soi", ".csv")

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from softrank_ext import metrics
-from softrank_ext.tasks import Batch, data
+from softrank_ext.batch import Batch
+from softrank_ext.tasks import data
 from softrank_ext.tasks.draws import generator_of, random_orders
 
 DIGITS = 4

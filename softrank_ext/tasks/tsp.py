@@ -29,8 +29,8 @@ from tqdm import tqdm
 
 from softrank_ext import metrics
 from softrank_ext._libraries import compiled_module, uses_reference
+from softrank_ext.batch import Batch
 from softrank_ext.permutations import check_order
-from softrank_ext.tasks import Batch
 from softrank_ext.tasks.draws import generator_of, rows_of_passes
 
 DIRECTIONS = ("file", "counterclockwise", "random")

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softrank_ext.batch import Batch
 from softrank_ext.metrics import matrix_tour_length
 from softrank_ext.permutations import check_order
-from softrank_ext.tasks import Batch
 
 EDGE_WEIGHT_TYPES = ("EUC_2D", "ATT", "GEO", "EXPLICIT")
 EDGE_WEIGHT_FORMATS = ("FULL_MATRIX", "UPPER_ROW", "LOWER_ROW", "UPPER_DIAG_ROW", "LOWER_DIAG_ROW")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softrank_ext.incremental import IncrementalDecoder
 from softrank_ext.model import DECODER_HEADS, PackedWeights, SoftRankModel
+from softrank_ext.sampling.incremental import IncrementalDecoder
 
 
 class Beam(NamedTuple):

@@ -12,9 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from softrank_ext._libraries import build_info
+from softrank_ext.batch import Batch
 from softrank_ext.model import OnePassModel, SoftRankModel
-from softrank_ext.sampler import Samples, sample, steps_of
-from softrank_ext.tasks import Batch, Task
+from softrank_ext.sampling import Samples, sample, steps_of
+from softrank_ext.tasks import Task
 
 Row = dict[str, object]
 

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext import bridge
 from softrank_ext.permutations import check_order, ranks_of
+from softrank_ext.processes import bridge
 
-_PAGE = Path(__file__).with_name("trajectory.html")
+_PAGE = Path(__file__).parents[1] / "show" / "trajectory.html"
 _DATA_MARK = "{{data}}"
 
 

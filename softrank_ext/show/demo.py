@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext import checkpoint, metrics
+from softrank_ext import metrics, model_folder
+from softrank_ext.batch import Batch
 from softrank_ext.model import SoftRankModel
-from softrank_ext.sampler import Samples, sample
-from softrank_ext.tasks import Batch, Task
+from softrank_ext.sampling import Samples, sample
+from softrank_ext.tasks import Task
 from softrank_ext.tasks.draws import generator_of, random_orders
 from softrank_ext.tasks.jigsaw import Jigsaw
 from softrank_ext.tasks.sorting import DIGITS, Sorting, list_batch
@@ -73,9 +74,11 @@ def run(
     no model is there.
     """
     cases = _cases_of(task, n)
-    folder = checkpoint.BUNDLED if weights is None else Path(weights)
+    folder = model_folder.BUNDLED if weights is None else Path(weights)
     names = {case: model_name(*case) for case in cases}
-    missing = [name for name in dict.fromkeys(names.values()) if not (folder / name / checkpoint.CONFIG_FILE).exists()]
+    missing = [
+        name for name in dict.fromkeys(names.values()) if not (folder / name / model_folder.CONFIG_FILE).exists()
+    ]
     if len(missing) == len(set(names.values())):
         raise FileNotFoundError(f"the demo needs {' or '.join(missing)}, a folder with a model, in {folder}")
     output = Path(output)
@@ -200,7 +203,7 @@ def _write_files(task: str, n: int, batch: Batch, samples: Samples, output: Path
     trajectory.save_html(page, items, layout=layout, labels=labels, true_order=true_order, title=title)
     if find_spec("matplotlib") is None:
         return [page]
-    from softrank_ext import plots
+    from softrank_ext.show import plots
 
     frames = trajectory.frames()
     draw: Callable[..., object] = {"tsp": plots.plot_tour, "jigsaw": plots.plot_jigsaw}.get(task, plots.plot_sorting)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext.sampler import Samples
+from softrank_ext.sampling import Samples
 
 READ_ENDINGS = (".npz", ".csv", ".tsp")
 WRITE_ENDINGS = (".csv", ".json", ".npz")

@@ -20,12 +20,13 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from softrank_ext import bridge, noise, ops, riffle
+from softrank_ext import noise, ops
 from softrank_ext.constraints import LAWS, Constraining, Rules, rules_of
 from softrank_ext.model import DECODER_HEADS, OnePassModel, PackedWeights, SoftRankModel
 from softrank_ext.permutations import arrange, chamber_margin, ranks_of
-from softrank_ext.search import Beam, beam_decode
-from softrank_ext.trajectory import Trajectory, TrajectoryPoint
+from softrank_ext.processes import bridge, riffle
+from softrank_ext.sampling.beam import Beam, beam_decode
+from softrank_ext.sampling.trajectory import Trajectory, TrajectoryPoint
 
 DECODES = ("sample", "greedy", "beam")
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext.metrics import tour_length
-from softrank_ext.trajectory import Frames
+from softrank_ext.sampling.trajectory import Frames
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

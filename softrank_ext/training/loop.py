@@ -4,8 +4,8 @@ A training step is a function of (weights, seed, iteration): batches, times, noi
 resumed run repeats the uninterrupted one bit for bit, and several processes (torchrun) train on the batch that one
 would. Orders are `order[place] = item`.
 
-A run's folder: `last/` and `best/` are saved models (`checkpoint.from_pretrained`), with averaged weights if config.ema
-is not 0; `last/training.safetensors` is what a run resumes from; `run.json` says what was asked; `metrics.jsonl` has a
+A run's folder: `last/` and `best/` are saved models, with averaged weights if config.ema is not 0;
+`last/training.safetensors` is what a run resumes from; `run.json` says what was asked; `metrics.jsonl` has a
 line per report.
 """
 
@@ -32,11 +32,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from softrank_ext import bridge, checkpoint, losses
+from softrank_ext import model_folder
 from softrank_ext._libraries import build_info
-from softrank_ext.evaluate import evaluate
+from softrank_ext.batch import Batch
+from softrank_ext.evaluation import evaluate
 from softrank_ext.model import OnePassModel, SoftRankModel
-from softrank_ext.tasks import Batch, Task
+from softrank_ext.processes import bridge
+from softrank_ext.tasks import Task
+from softrank_ext.training import objectives
 
 Model = SoftRankModel | OnePassModel
 SCHEDULES = ("cosine", "transformer", "constant")
@@ -125,8 +128,8 @@ class TrainConfig:
         if not 0 <= self.final_rate <= 1:
             raise ValueError(f"final_rate must be from 0 to 1, got {self.final_rate}")
         for name, allowed in (
-            ("schedule", SCHEDULES), ("times", losses.TIMES), ("reference", bridge.REFERENCES),
-            ("objective", tuple(losses.OBJECTIVES)),
+            ("schedule", SCHEDULES), ("times", objectives.TIMES), ("reference", bridge.REFERENCES),
+            ("objective", tuple(objectives.OBJECTIVES)),
             ("evaluate_decode", ("greedy", "sample")), ("best_is", ("lowest", "highest")),
         ):  # fmt: skip
             bridge.check_choice(name, getattr(self, name), allowed)
@@ -254,8 +257,8 @@ class _Run:
     def save(self, folder: Path, rank: int, world: int) -> None:
         """Write the checkpoint, by the first process; the others wait, so that none runs ahead of what is saved."""
         if rank == 0:
-            checkpoint.save_training(folder / "last", self.tensors(), self.state())
-            checkpoint.save_pretrained(self.average, folder / "last")
+            model_folder.save_training(folder / "last", self.tensors(), self.state())
+            model_folder.save_pretrained(self.average, folder / "last")
         if world > 1:
             dist.barrier()
 
@@ -286,7 +289,7 @@ class _Run:
 
     def load(self, folder: Path) -> None:
         """Take everything from the checkpoint, once it is seen to belong to the same run."""
-        tensors, state = checkpoint.load_training(folder / "last")
+        tensors, state = model_folder.load_training(folder / "last")
         now = json.loads(json.dumps(self.state()))
         # Runs of older versions: the target was an option of training, and what came later has its default.
         if "model_type" not in state["model"]:
@@ -455,7 +458,7 @@ def loss_of(model: Model, config: TrainConfig) -> nn.Module:
     """The module that a model is trained with: batch, seed and sample numbers -> its loss, and the loss per place."""
     if isinstance(model, OnePassModel):
         return model.loss_module()
-    return losses.OBJECTIVES[config.objective](
+    return objectives.OBJECTIVES[config.objective](
         model, noise_scale=config.noise_scale, reference=config.reference, draws=config.draws, times=config.times
     )
 
@@ -504,7 +507,7 @@ def _evaluate(run: _Run, world: int) -> dict[str, float]:
 
 def _open_folder(folder: Path, run: _Run, resume: bool, rank: int, world: int, command: str | None) -> None:
     """Load the run to resume, or start its folder; trouble with the disk is found here, before training."""
-    has_run = (folder / "last" / checkpoint.TRAINING_FILE).exists()
+    has_run = (folder / "last" / model_folder.TRAINING_FILE).exists()
     if resume:
         run.load(folder)
     elif has_run and rank == 0:
@@ -514,7 +517,7 @@ def _open_folder(folder: Path, run: _Run, resume: bool, rank: int, world: int, c
     if rank == 0:
         weights = sum(tensor.numel() * tensor.element_size() for tensor in run.model.state_dict().values())
         # Weights, their average and two moments; the model in last/ and in best/; a little for headers and logs.
-        checkpoint.check_space(folder, 6 * weights + 2**16)
+        model_folder.check_space(folder, 6 * weights + 2**16)
         if resume:
             _forget_later_lines(folder / "metrics.jsonl", run.iteration)
         else:
@@ -635,7 +638,7 @@ class _Report:
         if is_best:
             run.best = value
             if folder is not None and self._is_first_process:
-                checkpoint.save_pretrained(run.average, folder / "best")
+                model_folder.save_pretrained(run.average, folder / "best")
 
     def say(self, line: str) -> None:
         """A line for the user, above the bar if there is one."""

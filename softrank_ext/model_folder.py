@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,13 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TRAINING_FILE = "training.safetensors"
 BUNDLED = Path(__file__).parent / "weights"
-# Models by the name that config.json has under "model_type"; without one it is a SoftRankModel's.
-MODEL_TYPES: dict[str, type[SoftRankModel] | type[OnePassModel]] = {SoftRankModel.model_type: SoftRankModel}
+# Where the classes of models are, by the name that config.json has under "model_type"; without one it is a
+# SoftRankModel's. They are imported when such a model is read.
+_MODEL_TYPES = {
+    "soft-rank": ("softrank_ext.model", "SoftRankModel"),
+    "diffsort": ("softrank_ext.baselines.diffsort", "DiffSortModel"),
+    "factorised": ("softrank_ext.baselines.factorised", "FactorisedModel"),
+}
 
 
 def bundled_names() -> list[str]:
@@ -168,9 +174,10 @@ def _read_config(path: Path) -> tuple[Callable[..., SoftRankModel | OnePassModel
     if not isinstance(fields, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(fields).__name__}")
     model_type = fields.pop("model_type", SoftRankModel.model_type)
-    if model_type not in MODEL_TYPES:
-        raise ValueError(f"{path}: model_type must be one of {', '.join(MODEL_TYPES)}, got {model_type!r}")
-    make = MODEL_TYPES[model_type]
+    if model_type not in _MODEL_TYPES:
+        raise ValueError(f"{path}: model_type must be one of {', '.join(_MODEL_TYPES)}, got {model_type!r}")
+    module, name = _MODEL_TYPES[model_type]
+    make = getattr(import_module(module), name)
     known = [field.name for field in dataclasses.fields(make.config_type)]
     unknown = [name for name in fields if name not in known]
     if unknown:

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from softrank_ext import bridge, noise, ops, riffle
-from softrank_ext.distributions import GeneralizedPlackettLuce
+from softrank_ext import noise, ops
+from softrank_ext.batch import Batch
+from softrank_ext.laws import GeneralizedPlackettLuce
 from softrank_ext.model import DECODER_HEADS, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, compose, ranks_of
-from softrank_ext.tasks import Batch
+from softrank_ext.processes import bridge, riffle
 
 TIMES = ("drawn", "all")
 

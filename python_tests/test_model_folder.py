@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from softrank_ext import SoftRankModel, checkpoint
+from softrank_ext import SoftRankModel, model_folder
 from softrank_ext.model import HEADS, SoftRankConfig
 
 
@@ -58,7 +58,7 @@ def test_a_failed_save_leaves_the_old_files(folder, make_model, monkeypatch):
             file.write(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(checkpoint, "save_file", fail)
+    monkeypatch.setattr(model_folder, "save_file", fail)
     with pytest.raises(OSError, match="disk full"):
         make_model("linear").save_pretrained(folder)
     assert {name: (folder / name).read_bytes() for name in before} == before
@@ -77,8 +77,8 @@ def test_embedder_of_the_users_own(tmp_path):
 
 
 def test_bundled_models_are_found_by_name(folder, monkeypatch):
-    monkeypatch.setattr(checkpoint, "BUNDLED", folder.parent)
-    assert checkpoint.bundled_names() == ["saved"]
+    monkeypatch.setattr(model_folder, "BUNDLED", folder.parent)
+    assert model_folder.bundled_names() == ["saved"]
     assert SoftRankModel.from_pretrained("saved").config.head == "pointer"
     with pytest.raises(FileNotFoundError, match=r"mnist is neither a folder nor a bundled model \(bundled: saved\)"):
         SoftRankModel.from_pretrained("mnist")
@@ -86,8 +86,8 @@ def test_bundled_models_are_found_by_name(folder, monkeypatch):
 
 def test_half_the_size(make_model, tmp_path):
     model = make_model("pointer")
-    checkpoint.save_pretrained(model, tmp_path / "half", half=True)
-    checkpoint.save_pretrained(model, tmp_path / "whole")
+    model_folder.save_pretrained(model, tmp_path / "half", half=True)
+    model_folder.save_pretrained(model, tmp_path / "whole")
     half, whole = (tmp_path / name / "model.safetensors" for name in ("half", "whole"))
     assert half.stat().st_size < 0.7 * whole.stat().st_size  # names and norms weigh in a model this small
     read = SoftRankModel.from_pretrained(tmp_path / "half")
@@ -101,7 +101,7 @@ def test_half_the_size(make_model, tmp_path):
     with torch.no_grad():
         model.head.weight[0, 0] = 1e5
     with pytest.raises(ValueError, match=r"head\.weight has numbers that float16 cannot hold, up to 100000"):
-        checkpoint.save_pretrained(model, tmp_path / "half", half=True)
+        model_folder.save_pretrained(model, tmp_path / "half", half=True)
 
 
 def test_vectors_of_half_precision_are_refused(folder):
@@ -171,8 +171,8 @@ def test_config_of_another_size_is_told(folder, make_model):
 
 def test_training_state_is_read_as_written(tmp_path):
     tensors = {"model.a": torch.arange(6.0).view(2, 3).T, "optimizer.step.a": torch.tensor(3.0)}
-    checkpoint.save_training(tmp_path / "last", tensors, {"iteration": 7, "best": None, "config": {"seed": 1}})
-    read, state = checkpoint.load_training(tmp_path / "last")
+    model_folder.save_training(tmp_path / "last", tensors, {"iteration": 7, "best": None, "config": {"seed": 1}})
+    read, state = model_folder.load_training(tmp_path / "last")
     assert state == {"iteration": 7, "best": None, "config": {"seed": 1}}
     assert read.keys() == tensors.keys()
     assert all(torch.equal(read[name], tensors[name]) for name in tensors)
@@ -181,34 +181,34 @@ def test_training_state_is_read_as_written(tmp_path):
 
 def test_wrong_training_states_are_told(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no run to resume in .*: .*training\.safetensors is missing"):
-        checkpoint.load_training(tmp_path / "last")
+        model_folder.load_training(tmp_path / "last")
     save_file({"a": torch.zeros(2)}, tmp_path / "training.safetensors")
     with pytest.raises(ValueError, match=r"training\.safetensors is not a training state: its header has no state"):
-        checkpoint.load_training(tmp_path)
+        model_folder.load_training(tmp_path)
     (tmp_path / "training.safetensors").write_bytes(b"half")
     with pytest.raises(ValueError, match=r"training\.safetensors is truncated or not a safetensors file"):
-        checkpoint.load_training(tmp_path)
+        model_folder.load_training(tmp_path)
 
 
 def test_files_are_on_disk_before_they_take_the_old_ones_place(folder, make_model, monkeypatch):
     done = []
-    monkeypatch.setattr(checkpoint.os, "fsync", lambda number: done.append("fsync"))
-    replace_file = checkpoint.os.replace
+    monkeypatch.setattr(model_folder.os, "fsync", lambda number: done.append("fsync"))
+    replace_file = model_folder.os.replace
 
     def replace_and_note(new, path):
         done.append("replace")
         replace_file(new, path)
 
-    monkeypatch.setattr(checkpoint.os, "replace", replace_and_note)
+    monkeypatch.setattr(model_folder.os, "replace", replace_and_note)
     make_model("pointer").save_pretrained(folder)
     assert done == ["fsync", "replace", "fsync"] * 2
 
 
 def test_space_is_tried_and_given_back(tmp_path):
-    checkpoint.check_space(tmp_path / "run", 3 * 2**20 + 5)
+    model_folder.check_space(tmp_path / "run", 3 * 2**20 + 5)
     assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_hash_is_that_of_the_weights_file(folder):
     expected = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    assert checkpoint.hash_of(folder) == expected
+    assert model_folder.hash_of(folder) == expected

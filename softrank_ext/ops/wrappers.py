@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from softrank_ext import reference
+from softrank_ext.ops import reference
 from softrank_ext.permutations import check_slots
 
 _library = torch.library.Library("softrank_ext", "DEF")

@@ -1,0 +1,99 @@
+"""Every check of an argument and its sentence, once: "NAME must be WHAT WAS WANTED, got WHAT CAME".
+
+A wrong type is a TypeError, a wrong value a ValueError. Nothing here reads the data of a tensor: checks that do (is this
+a permutation?) are in `permutations`.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FLOAT_DTYPES = (torch.float32, torch.float64)
+
+
+def described(value: object) -> str:
+    """What came, for an error message: shape and dtype of a tensor, type of anything else."""
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)} {dtype_name(value.dtype)}"
+    return type(value).__name__
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32` for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
+    """Raise ValueError, listing what is allowed, unless `value` is one of `allowed`."""
+    allowed = tuple(allowed)
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def check_integer(name: str, value: object, least: int, most: int | None = None) -> int:
+    """The value, if it is an integer (not a bool) from `least` to `most`; else raise ValueError."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+        wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name} must be an integer {wanted}, got {value!r}")
+    return value
+
+
+def check_seed(seed: object) -> int:
+    """The seed, if it is a 64-bit integer; else raise ValueError."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
+    return seed
+
+
+def check_number(name: str, value: object, wanted: str, is_right: bool) -> None:
+    """Raise ValueError, saying what is wanted, unless `value` is a number and `is_right`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not is_right:
+        raise ValueError(f"{name} must be {wanted}, got {value!r}")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise ValueError unless the value is a finite number above 0."""
+    check_number(name, value, "positive and finite", isinstance(value, int | float) and 0 < value < math.inf)
+
+
+def check_not_negative(name: str, value: Any) -> None:
+    """Raise ValueError unless the value is a finite number of at least 0."""
+    check_number(name, value, "at least 0 and finite", isinstance(value, int | float) and 0 <= value < math.inf)
+
+
+def check_share(name: str, value: Any) -> None:
+    """Raise ValueError unless the value is at least 0 and below 1."""
+    check_number(name, value, "at least 0 and below 1", isinstance(value, int | float) and 0 <= value < 1)
+
+
+def check_tensor(
+    name: str, value: object, shape: Sequence[int | str], dtypes: torch.dtype | Sequence[torch.dtype], hint: str = ""
+) -> Tensor:
+    """The value, if it is a tensor of this shape and of one of the dtypes; else raise TypeError or ValueError.
+
+    shape: a number must match, a word stands for any size, as (B, "N", 3). hint: what to say behind the sentence.
+    """
+    allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)
+    sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+    wanted = f"{name} must be a ({sizes}) tensor of {' or '.join(map(dtype_name, allowed))}"
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{wanted}, got {described(value)}{hint}")
+    is_shape = value.ndim == len(shape) and all(
+        isinstance(size, str) or size == actual for size, actual in zip(shape, value.shape, strict=True)
+    )
+    if not is_shape or value.dtype not in allowed:
+        raise ValueError(f"{wanted}, got {described(value)}{hint}")
+    return value
+
+
+def check_mask(name: str, value: object, like_name: str, like: Tensor) -> None:
+    """Raise ValueError unless the value is a bool tensor of the shape and on the device of `like`."""
+    if not isinstance(value, Tensor) or value.dtype != torch.bool or value.shape != like.shape:
+        raise ValueError(
+            f"{name} must be a bool tensor of the shape of {like_name} {tuple(like.shape)}, got {described(value)}"
+        )
+    if value.device != like.device:
+        raise ValueError(f"{name} must be on the device of {like_name}, {like.device}, got {value.device}")

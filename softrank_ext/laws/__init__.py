@@ -1,0 +1,33 @@
+"""Laws of orders with the torch.distributions interface."""
+
+from softrank_ext.laws.laws import (
+    MAX_ENUMERATED,
+    MAX_SUBSETS_OF,
+    GeneralizedPlackettLuce,
+    Mallows,
+    OrderDistribution,
+    Permutation,
+    PlackettLuce,
+    Riffle,
+    Shape,
+    fit_plackett_luce,
+    permutation,
+    rising_sequences,
+    stagewise_log_probs,
+)
+
+__all__ = [
+    "MAX_ENUMERATED",
+    "MAX_SUBSETS_OF",
+    "GeneralizedPlackettLuce",
+    "Mallows",
+    "OrderDistribution",
+    "Permutation",
+    "PlackettLuce",
+    "Riffle",
+    "Shape",
+    "fit_plackett_luce",
+    "permutation",
+    "rising_sequences",
+    "stagewise_log_probs",
+]

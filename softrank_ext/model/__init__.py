@@ -1,0 +1,42 @@
+"""The network that predicts a clean order from a shuffled instance: config, embedders, layers, heads, model."""
+
+from softrank_ext.model.config import DECODER_HEADS, HEADS, PRESETS, PROCESSES, TARGETS, TIMES, SoftRankConfig
+from softrank_ext.model.distribution import ModelDistribution
+from softrank_ext.model.embedders import (
+    EMBEDDERS,
+    LearnedEmbedder,
+    LinearEmbedder,
+    embed_items,
+    embedder_of,
+    make_embedder,
+)
+from softrank_ext.model.layers import DecoderLayer, EncoderLayer, TimeEmbedder, sine_cosine
+from softrank_ext.model.model import LogProb, SoftRankModel
+from softrank_ext.model.packing import DecoderInputs, PackedWeights
+from softrank_ext.model.protocol import OnePassModel
+
+__all__ = [
+    "DECODER_HEADS",
+    "EMBEDDERS",
+    "HEADS",
+    "PRESETS",
+    "PROCESSES",
+    "TARGETS",
+    "TIMES",
+    "DecoderInputs",
+    "DecoderLayer",
+    "EncoderLayer",
+    "LearnedEmbedder",
+    "LinearEmbedder",
+    "LogProb",
+    "ModelDistribution",
+    "OnePassModel",
+    "PackedWeights",
+    "SoftRankConfig",
+    "SoftRankModel",
+    "TimeEmbedder",
+    "embed_items",
+    "embedder_of",
+    "make_embedder",
+    "sine_cosine",
+]

@@ -1,0 +1,1 @@
+"""Noise processes, without a network."""
