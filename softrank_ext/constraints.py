@@ -14,7 +14,7 @@ A pick is allowed only if some completion keeps every rule, so decoding never me
   items can be completed. It is exact; after `reference.MOST_STATES` sets per row and call it raises RuntimeError rather
   than guess.
 
-Two laws (`sample`'s argument `law`):
+Two laws (`Constraints.law`):
 - "prefix": every prediction of the reverse process is drawn place by place from the model's softmax over the allowed
   items. Its probability of an order is the product of those renormalised softmaxes, which is not the model's law given
   the constraints: an early pick is not charged for the unlikely picks that it forces later.
@@ -26,7 +26,8 @@ Two laws (`sample`'s argument `law`):
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -37,6 +38,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext import ops
+from softrank_ext.checks import check_choice, check_integer
 from softrank_ext.permutations import arrange
 
 LAWS = ("prefix", "conditioned")
@@ -49,6 +51,9 @@ class Constraints:
     before: pairs (a, b), "a stands before b"; or a mapping from an item to the items after it; or an (N, N) bool
     matrix, True at [a, b]. pins: item -> its place. forbidden: pairs (item, place). together: disjoint groups of items
     that stand next to each other, in any order.
+    law: what is drawn, "prefix" or "conditioned", see the file's head. particles: weighted draws per sample of law
+    "conditioned". reflect_noise: keep the soft ranks of "a before b" in that order at every step. Constraints of one
+    call agree on these three.
     """
 
     before: Iterable[tuple[int, int]] | Mapping[int, Iterable[int]] | Tensor | np.ndarray = ()
@@ -70,6 +75,9 @@ class Constraints:
         }
         for name, value in normal.items():
             object.__setattr__(self, name, value)
+        check_choice("law", self.law, LAWS)
+        check_integer("particles", self.particles, 1)
+        check_choice("reflect_noise", self.reflect_noise, (True, False))
 
     @staticmethod
     def from_json(value: object) -> "Constraints":
@@ -97,12 +105,15 @@ def read_constraints(path: str | Path) -> Constraints | list[Constraints | None]
 
 
 class ConstraintSettings(NamedTuple):
+    """What all constraints of a call agree on; the fields are those of `Constraints`."""
+
     law: str = "prefix"
     particles: int = 16
     reflect_noise: bool = False
 
 
 def settings_of(constraints: "Constraining") -> ConstraintSettings:
+    """The settings of a call's constraints, the defaults if it has none; raises ValueError unless they agree."""
     rows = [constraints] if isinstance(constraints, Constraints) else list(constraints or ())
     found = {
         ConstraintSettings(row.law, row.particles, row.reflect_noise) for row in rows if isinstance(row, Constraints)
@@ -112,24 +123,43 @@ def settings_of(constraints: "Constraining") -> ConstraintSettings:
     return found.pop() if found else ConstraintSettings()
 
 
-def pinned_first(constraints: "Constraining", B: int, N: int, mask: Tensor | None) -> tuple[Tensor | None, Any]:
-    per_row = [constraints] * B if isinstance(constraints, Constraints) else list(constraints)
-    counts = [N] * B if mask is None else mask.sum(1).tolist()
-    firsts, rest = [], []
-    for row, count in zip(per_row, counts, strict=True):
-        pins = {} if row is None else {i: p % count for i, p in row.pins.items() if -count <= p < count}
-        first = next((i for i, p in pins.items() if p == 0), None)
-        firsts.append(first)
-        if row is not None and first is not None:
-            left = {i: p for i, p in row.pins.items() if i != first}
-            empty = not left and not row.before and not row.forbidden and not row.together
-            row = None if empty else replace(row, pins=left)
-        rest.append(row)
+def pinned_first(
+    constraints: "Constraints | Sequence[Constraints | None]", B: int, N: int, mask: Tensor | None
+) -> "tuple[Tensor | None, Constraining]":
+    """The item that is pinned to place 0 in each row, (B,) int64, and the constraints without these pins.
+
+    None instead of items if no row has such a pin, None instead of constraints if nothing else is left. Raises
+    ValueError if only some rows have one, or if it is not a real item.
+    """
+    reals = _real_items(B, N, mask)
+    parts: dict[tuple[int, tuple[int, ...]], tuple[int | None, Constraints | None]] = {}
+    keys = []
+    for number, (row, real) in enumerate(zip(_per_row(constraints, B), reals, strict=True)):
+        keys.append((id(row), real))
+        if row is not None and keys[-1] not in parts:
+            with _named_row(number, constraints):
+                parts[keys[-1]] = _without_first(row, real, N)
+    found = [parts.get(key, (None, None)) for key in keys]
+    firsts, rest = [first for first, _ in found], [row for _, row in found]
     if all(first is None for first in firsts):
         return None, constraints
     if any(first is None for first in firsts):
         raise ValueError("constraints must pin an item to place 0 in every row or in none")
-    return torch.tensor(firsts), None if all(row is None for row in rest) else rest
+    if all(row is None for row in rest):
+        return torch.tensor(firsts), None
+    is_shared = isinstance(constraints, Constraints) and all(row is rest[0] for row in rest)
+    return torch.tensor(firsts), rest[0] if is_shared else rest
+
+
+def _without_first(row: Constraints, real: tuple[int, ...], N: int) -> tuple[int | None, Constraints | None]:
+    """The item that a row pins to place 0, None for none, and its constraints without that pin, None if nothing is."""
+    first = next((item for item, place in row.pins.items() if place in (0, -len(real))), None)
+    if first is None:
+        return None, row
+    _check_item(first, real, N)
+    pins = {item: place for item, place in row.pins.items() if item != first}
+    is_empty = not (pins or row.before or row.forbidden or row.together)
+    return first, None if is_empty else replace(row, pins=pins)
 
 
 class Rules(NamedTuple):
@@ -180,27 +210,15 @@ def rules_of(
     """
     if constraints is None or isinstance(constraints, Rules):
         return constraints
-    if isinstance(constraints, Constraints):
-        per_row: list[Constraints | None] = [constraints] * B
-    else:
-        per_row = list(constraints)
-        if len(per_row) != B or not all(row is None or isinstance(row, Constraints) for row in per_row):
-            raise ValueError(
-                f"constraints must be Constraints, or a list of {B} (None for no rules), got {constraints!r}"
-            )
-    reals = [tuple(range(N))] * B if mask is None else [tuple(row.nonzero()[:, 0].tolist()) for row in mask.cpu()]
+    per_row, reals = _per_row(constraints, B), _real_items(B, N, mask)
     firsts = [None] * B if first is None else first.tolist()
-    made: dict[tuple, tuple] = {}
+    made: dict[tuple[int, tuple[int, ...], int | None], tuple[np.ndarray | None, ...]] = {}
     keys = []
     for row, (own, real, pinned) in enumerate(zip(per_row, reals, firsts, strict=True)):
         keys.append((id(own), real, pinned))
         if keys[-1] not in made:
-            try:
+            with _named_row(row, constraints):
                 made[keys[-1]] = _arrays_of(own or Constraints(), real, N, pinned)
-            except ValueError as error:
-                raise ValueError(
-                    str(error) if isinstance(constraints, Constraints) else f"row {row}: {error}"
-                ) from error
     numbers = {key: number for number, key in enumerate(made)}
     index = torch.tensor([numbers[key] for key in keys], dtype=torch.int64)
     tensors: list[Tensor | None] = []
@@ -212,6 +230,36 @@ def rules_of(
         distinct = torch.from_numpy(np.stack([absent if array is None else array for array in arrays])).to(device)
         tensors.append(distinct.expand(B, *distinct.shape[1:]) if len(arrays) == 1 else distinct[index.to(device)])
     return None if all(tensor is None for tensor in tensors) else Rules(*tensors)
+
+
+def _per_row(constraints: Constraints | Sequence[Constraints | None], B: int) -> list[Constraints | None]:
+    """The constraints of each of B rows."""
+    if isinstance(constraints, Constraints):
+        return [constraints] * B
+    per_row = list(constraints) if isinstance(constraints, Sequence) else []
+    if len(per_row) != B or not all(row is None or isinstance(row, Constraints) for row in per_row):
+        raise ValueError(f"constraints must be Constraints, or a list of {B} (None for no rules), got {constraints!r}")
+    return per_row
+
+
+def _real_items(B: int, N: int, mask: Tensor | None) -> list[tuple[int, ...]]:
+    """The real items of each of B rows."""
+    return [tuple(range(N))] * B if mask is None else [tuple(row.nonzero()[:, 0].tolist()) for row in mask.cpu()]
+
+
+@contextmanager
+def _named_row(row: int, constraints: Constraints | Sequence[Constraints | None]) -> Iterator[None]:
+    """Let errors inside say which row they are about, if rows have constraints of their own."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error) if isinstance(constraints, Constraints) else f"row {row}: {error}") from error
+
+
+def _check_item(item: int, real: Collection[int], N: int) -> None:
+    if item not in real:
+        what = "padding" if 0 <= item < N else f"not an item, 0 to {N - 1}"
+        raise ValueError(f"constraints must name real items, {item} is {what}")
 
 
 class _Row(NamedTuple):
@@ -249,9 +297,7 @@ def _row_of(constraints: Constraints, real: tuple[int, ...], N: int) -> _Row:
     known, count = set(real), len(real)
 
     def item(value: int) -> int:
-        if value not in known:
-            what = "padding" if 0 <= value < N else f"not an item, 0 to {N - 1}"
-            raise ValueError(f"constraints must name real items, {value} is {what}")
+        _check_item(value, known, N)
         return value
 
     def place(value: int) -> int:

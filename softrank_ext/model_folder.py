@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from softrank_ext.model import OrderModel, SoftRankModel
+from softrank_ext.model import OrderModel, SoftRankModel, model_class
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TRAINING_FILE = "training.safetensors"
 BUNDLED = Path(__file__).parent / "weights"
-# Where the classes of models are, by the name that config.json has under "model_type"; without one it is a
-# SoftRankModel's. They are imported when such a model is read.
-_MODEL_TYPES = {
-    "soft-rank": ("softrank_ext.model", "SoftRankModel"),
-    "diffsort": ("softrank_ext.baselines.diffsort", "DiffSortModel"),
-    "factorised": ("softrank_ext.baselines.factorised", "FactorisedModel"),
-}
 
 
 def bundled_names() -> list[str]:
@@ -182,18 +174,14 @@ def _read_config(path: Path) -> tuple[Callable[..., OrderModel], Any]:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(fields, dict):
         raise ValueError(f"{path} must hold a JSON object, got {type(fields).__name__}")
-    model_type = fields.pop("model_type", SoftRankModel.model_type)
-    if model_type not in _MODEL_TYPES:
-        raise ValueError(f"{path}: model_type must be one of {', '.join(_MODEL_TYPES)}, got {model_type!r}")
-    module, name = _MODEL_TYPES[model_type]
-    make = getattr(import_module(module), name)
-    if hasattr(make.config_type, "from_json"):
-        return make, make.config_type.from_json(fields)
-    known = [field.name for field in dataclasses.fields(make.config_type)]
-    unknown = [name for name in fields if name not in known]
-    if unknown:
-        raise ValueError(f"{path} has unknown field {', '.join(unknown)}; known are {', '.join(known)}")
     try:
+        make = model_class(fields.pop("model_type", SoftRankModel.model_type))
+        if hasattr(make.config_type, "from_json"):
+            return make, make.config_type.from_json(fields)
+        known = [field.name for field in dataclasses.fields(make.config_type)]
+        unknown = [name for name in fields if name not in known]
+        if unknown:
+            raise ValueError(f"config has unknown field {', '.join(unknown)}; known are {', '.join(known)}")
         return make, make.config_type(**fields)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
