@@ -1,23 +1,13 @@
-"""Methods by name: each cell of the ablation grid and each baseline is one command; so are models of one pass."""
+"""Methods by name: each cell of the ablation grid and each baseline is one command."""
 
 import json
-import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import torch
-from synthetic_tasks import SortNumbers
-from torch import Tensor, nn
 
-from softrank_ext import SoftRankModel, model_folder, sample
-from softrank_ext.batch import Batch
+from softrank_ext import SoftRankModel, model_folder
 from softrank_ext.cli.main import main
-from softrank_ext.evaluation import evaluate
 from softrank_ext.methods import METHODS, method_of
-from softrank_ext.model import LinearEmbedder, OnePassModel
-from softrank_ext.permutations import ranks_of
-from softrank_ext.training import TrainConfig, train
 
 BALLOTS = ["# NUMBER ALTERNATIVES: 4", "# ALTERNATIVE NAME 1: a", "# ALTERNATIVE NAME 2: b", "# ALTERNATIVE NAME 3: c",
            "# ALTERNATIVE NAME 4: d", "# NUMBER VOTERS: 12", "# NUMBER UNIQUE ORDERS: 2", "8: 2,3,1,4",
@@ -152,101 +142,3 @@ def test_a_run_of_before_is_resumed(ballots):
         del state["model"][name]
     model_folder.save_training(ballots / "run" / "last", tensors, state)
     assert main([*words, "--resume"]) == 0
-
-
-@dataclass(frozen=True)
-class ScorerConfig:
-    d_model: int
-    embedder: dict
-
-
-class Scorer(OnePassModel):
-    """Orders by a score per item, or draws from Plackett-Luce; trained by the likelihood of Plackett-Luce."""
-
-    model_type = "test-scorer"
-    config_type = ScorerConfig
-
-    def __init__(self, config: ScorerConfig, embedder: nn.Module | None = None) -> None:
-        super().__init__()
-        self.config = config
-        self.embedder = embedder or LinearEmbedder(config.d_model, config.embedder["features"])
-        self.score = nn.Linear(config.d_model, 1)
-
-    def embed(self, items: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.score(self.embedder(items).relu())
-
-    def choose(self, embedded, mask, first, uniform, temperature):
-        scores = embedded[..., 0] / temperature
-        if uniform is not None:
-            scores = scores - (-uniform.log()).log()
-        if first is not None:
-            scores = scores.scatter(1, first[:, None], math.inf)
-        if mask is not None:
-            scores = scores.masked_fill(~mask, -math.inf)
-        return scores.argsort(dim=1, descending=True, stable=True), torch.full((len(scores),), math.nan)
-
-    def loss_module(self) -> nn.Module:
-        return ScorerLoss(self)
-
-    def bytes_per_sample(self, N: int) -> int:
-        return 4 * N * self.config.d_model
-
-
-class ScorerLoss(nn.Module):
-    def __init__(self, model: Scorer) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, batch: Batch, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
-        arranged = self.model.embed(batch.items)[..., 0].gather(1, batch.order)
-        loss = -(arranged - arranged.flip(1).logcumsumexp(1).flip(1)).sum(1).mean()
-        return loss, (loss / batch.order.shape[1]).detach()
-
-
-class TestOnePassModel:
-    @pytest.fixture(autouse=True)
-    def registered(self, monkeypatch):
-        monkeypatch.setitem(model_folder.MODEL_TYPES, Scorer.model_type, Scorer)
-
-    def model(self) -> Scorer:
-        torch.manual_seed(1)
-        return Scorer(ScorerConfig(8, {"kind": "linear", "features": 1}))
-
-    def test_trains_evaluates_saves_and_resumes(self, tmp_path):
-        task = SortNumbers(5)
-        config = TrainConfig(iterations=60, batch_size=32, learning_rate=0.1, warmup=0, evaluate_every=60, ema=0.5)
-        result = train(self.model(), task, config, tmp_path, quiet=True)
-        assert result.metrics["accuracy"] > 0.9
-        saved = model_folder.from_pretrained(tmp_path / "last")
-        assert isinstance(saved, Scorer) and not saved.training
-        row = evaluate(saved, task, count=200)
-        assert row["metrics"]["accuracy"]["mean"] > 0.9 and row["steps"] == 1
-        assert train(self.model(), task, config, tmp_path, resume=True, quiet=True).is_finished
-        with pytest.raises(ValueError, match=r"holds a test-scorer model: use checkpoint\.from_pretrained"):
-            SoftRankModel.from_pretrained(tmp_path / "last")
-
-    def test_samples(self):
-        model, items = self.model(), torch.randn(5, 4, 1)
-        drawn = sample(model, items, num_samples=300, seed=1)
-        assert drawn.order.shape == (5, 300, 4)
-        assert torch.equal(drawn.ranks, ranks_of(drawn.order))
-        assert len(drawn.order[0].unique(dim=0)) > 5
-        assert torch.equal(sample(model, items[2:3], num_samples=300, seed=1, first_sample=600).order, drawn.order[2:3])
-        assert torch.equal(sample(model, items, num_samples=300, seed=1, max_memory=1).order, drawn.order)
-        greedy = sample(model, items, decode="greedy", first=3)
-        assert bool((greedy.order[..., 0] == 3).all())
-        assert int(drawn.passes.max()) == 1 and sample(model, items[0].numpy()).order.shape == (1, 4)
-        mask = torch.tensor([True, False, True, True]).expand(5, 4)
-        assert bool((sample(model, items, mask=mask).order[..., 3] == 1).all())
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"steps": 5}, "a test-scorer model takes one step, got steps = 5"),
-            ({"record": True}, "are for diffusions, this is a test-scorer model"),
-            ({"decode": "beam", "beam": 3}, "are for diffusions, this is a test-scorer model"),
-        ],
-    )
-    def test_says_what_is_wrong(self, options, message):
-        with pytest.raises(ValueError, match=message):
-            sample(self.model(), torch.randn(2, 4, 1), **options)
