@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 import tables
 from timing import machine
 
-from softrank_ext import model_folder
+from softrank_ext import pretrained
 from softrank_ext.cli.main import main as softrank
 
 ROOT = Path(__file__).parents[1]
@@ -68,7 +68,7 @@ SHOWN = dict.fromkeys(tables.TABLES, ("accuracy", "kendall_tau")) | {"tsp": ("ga
 
 def demo(results: Path) -> str:
     """Text of the section; copies its pictures into `results`."""
-    if not model_folder.bundled_names():
+    if not pretrained.bundled_names():
         return "No model is bundled yet."
     start = Path.cwd()
     with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()) as printed:

@@ -32,7 +32,7 @@ import torch
 from timing import fix_threads, resident, timed, timed_once, timed_together
 from tqdm import tqdm
 
-from softrank_ext import Samples, SoftRankConfig, SoftRankModel, metrics, model_folder, sample
+from softrank_ext import Samples, SoftRankConfig, SoftRankModel, metrics, pretrained, sample
 from softrank_ext.baselines.symmetric_diffusers import model_settings, visited_times
 from softrank_ext.batch import Batch
 from softrank_ext.tasks.jigsaw import Jigsaw
@@ -103,7 +103,7 @@ def trained_model(grid: int, args: argparse.Namespace) -> tuple[SoftRankModel, S
     bundled = f"jigsaw-{grid}x{grid}"
     if args.checkpoint is not None:
         return SoftRankModel.from_pretrained(args.checkpoint), waves(grid), str(args.checkpoint)
-    if bundled in model_folder.bundled_names():
+    if bundled in pretrained.bundled_names():
         task = Jigsaw(grid=grid)
         try:
             next(task.test_batches(1, 1))

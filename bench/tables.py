@@ -25,7 +25,7 @@ import report
 import torch
 from timing import timed_once
 
-from softrank_ext import model_folder
+from softrank_ext import model_folder, pretrained
 from softrank_ext.evaluation import evaluate
 from softrank_ext.methods import method_of
 from softrank_ext.tasks import Task
@@ -316,7 +316,7 @@ def model_of(row: Row, task: Task, args: argparse.Namespace) -> torch.nn.Module:
     model = method.make(task, options)
     if args.reader is not None:
         try:
-            model.embedder.load_state_dict(model_folder.from_pretrained(args.reader).embedder.state_dict())
+            model.embedder.load_state_dict(pretrained.from_pretrained(args.reader).embedder.state_dict())
         except RuntimeError as error:
             raise SystemExit(f"--reader {args.reader} does not fit {row.name}: {error}") from error
         model.embedder.requires_grad_(False)
@@ -389,11 +389,10 @@ def run_row(table: str, row: Row, size: int, args: argparse.Namespace) -> bool:
         return True
     names = ("iterations", "warmup", "checkpoint_every", "log_every")
     config = dataclasses.replace(config, **{name: planned[name] for name in names})
-    resume = (folder / "last" / model_folder.TRAINING_FILE).exists()
     print(f"{row.name}, {TABLES[table].size_name} {size}: {planned['iterations']} updates", file=sys.stderr)
-    if not train(model, task, config, folder, resume=resume, quiet=args.json).is_finished:
+    if not train(model, task, config, folder, resume="auto", quiet=args.json).is_finished:
         return False
-    trained = model_folder.from_pretrained(folder / "last")
+    trained = model_folder.load_model(folder / "last")
     lines = []
     for line, how in row.evaluation.items():
         scores = evaluate(trained, task, count=args.count, batch_size=args.evaluate_batch_size, seed=args.seed, **how)

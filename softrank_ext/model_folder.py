@@ -1,7 +1,7 @@
 """Models on disk: a folder with `config.json` and `model.safetensors`, the file names of the Hugging Face hub.
 
-Nothing is pickled and nothing is downloaded. Models that come with the package are found by name. A training run keeps
-all that it continues from in one more file, `training.safetensors`: tensors, and a JSON object in the file's header, so
+Nothing is pickled and nothing is downloaded; bundled models are found by name in `pretrained`. A training run keeps all
+that it continues from in one more file, `training.safetensors`: tensors, and a JSON object in the file's header, so
 that one rename replaces the whole state.
 """
 
@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +25,6 @@ from softrank_ext.model import OnePassModel, SoftRankModel
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TRAINING_FILE = "training.safetensors"
-BUNDLED = Path(__file__).parent / "weights"
 # Where the classes of models are, by the name that config.json has under "model_type"; without one it is a
 # SoftRankModel's. They are imported when such a model is read.
 _MODEL_TYPES = {
@@ -32,11 +32,6 @@ _MODEL_TYPES = {
     "diffsort": ("softrank_ext.baselines.diffsort", "DiffSortModel"),
     "factorised": ("softrank_ext.baselines.factorised", "FactorisedModel"),
 }
-
-
-def bundled_names() -> list[str]:
-    """Names of the models that come with the package."""
-    return sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG_FILE}"))
 
 
 def save_pretrained(model: SoftRankModel | OnePassModel, folder: str | Path, *, half: bool = False) -> None:
@@ -55,14 +50,13 @@ def save_pretrained(model: SoftRankModel | OnePassModel, folder: str | Path, *, 
     _write_atomically(folder / CONFIG_FILE, lambda path: path.write_text(config))
 
 
-def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> SoftRankModel | OnePassModel:
-    """Read a model of any type from a folder, or a bundled one by name; in eval mode, on the CPU, in its own dtype.
+def load_model(folder: str | Path, *, embedder: nn.Module | None = None) -> SoftRankModel | OnePassModel:
+    """Read a model of any type from its folder; in eval mode, on the CPU, in its own dtype.
 
-    A folder goes before a bundled model of its name. Matrices saved as float16 (`save_pretrained` with half) become
-    float32. embedder: the module for a model that was saved with an embedder of the user's own; its weights are read
-    as well.
+    Matrices saved as float16 (`save_pretrained` with half) become float32. embedder: the module for a model that was
+    saved with an embedder of the user's own; its weights are read as well.
     """
-    folder = _folder_of(name_or_folder)
+    folder = Path(folder)
     make, config = _read_config(folder / CONFIG_FILE)
     if config.embedder is None and embedder is None:
         raise ValueError(f"{folder} was saved with an embedder of its own: pass from_pretrained(..., embedder=module)")
@@ -74,10 +68,10 @@ def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = 
     return model.eval()
 
 
-def hash_of(name_or_folder: str | Path) -> str:
+def hash_of(folder: str | Path) -> str:
     """SHA-256 of a saved model's weights file, in hexadecimal."""
     digest = hashlib.sha256()
-    with open(_folder_of(name_or_folder) / WEIGHTS_FILE, "rb") as file:
+    with open(Path(folder) / WEIGHTS_FILE, "rb") as file:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
@@ -140,9 +134,16 @@ def _halved(name: str, tensor: Tensor) -> Tensor:
 
 
 def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file beside `path`, force it to disk and move it there: a crash leaves the old or the new."""
+    """Let `write` make a file beside `path`, force it to disk and move it there: a crash leaves the old or the new.
+
+    The file has the permissions that the umask gives, also if `write` (as safetensors does) makes it private.
+    """
     new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    new.touch()
+    mode = stat.S_IMODE(new.stat().st_mode)
     write(new)
+    new.chmod(mode)
     with open(new, "rb") as file:
         os.fsync(file.fileno())
     os.replace(new, path)
@@ -151,16 +152,6 @@ def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _folder_of(name_or_folder: str | Path) -> Path:
-    folder = Path(name_or_folder)
-    if folder.is_dir():
-        return folder
-    if str(name_or_folder) in bundled_names():
-        return BUNDLED / name_or_folder
-    names = ", ".join(bundled_names()) or "none"
-    raise FileNotFoundError(f"{name_or_folder} is neither a folder nor a bundled model (bundled: {names})")
 
 
 def _read_config(path: Path) -> tuple[Callable[..., SoftRankModel | OnePassModel], Any]:
