@@ -74,7 +74,7 @@ class Constraints:
     @staticmethod
     def from_json(value: object) -> "Constraints":
         """Constraints from a parsed JSON object with some of the fields; the items of "pins" may be strings there."""
-        names = ("before", "pins", "forbidden", "together")
+        names = ("before", "pins", "forbidden", "together", "law", "particles", "reflect_noise")
         if not isinstance(value, dict) or not set(value) <= set(names):
             got = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
             raise ValueError(f"constraints must be an object with some of {', '.join(names)}, got {got}")

@@ -35,7 +35,7 @@ def sample(
     first_sample: int = 0,
     record: bool = False,
     progress: bool = False,
-    engine: Engine = Engine(),  # noqa: B008 (frozen)
+    engine: Engine = Engine(),
 ) -> Samples:
     """Draw orders of the items from the model by reverse diffusion.
 
