@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import nn
 
 from softrank_ext import model_folder
-from softrank_ext.model import OnePassModel, SoftRankModel
+from softrank_ext.model import OrderModel
 
 BUNDLED = Path(__file__).parent / "weights"
 # Of each bundled model: what it is for, and the items that it reads.
@@ -65,7 +65,7 @@ def folder_of(name_or_folder: str | Path) -> Path:
     raise FileNotFoundError(f"{name_or_folder} is neither a folder nor a bundled model (bundled: {names})")
 
 
-def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> SoftRankModel | OnePassModel:
+def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> OrderModel:
     """Read a model of any type, bundled (by name, see `list_pretrained`) or saved (by folder), in eval mode.
 
     It is on the CPU and in the dtype that it was saved in. A folder goes before a bundled model of its name. embedder:

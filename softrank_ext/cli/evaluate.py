@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from softrank_ext import model_folder
-from softrank_ext.choices import Beam, Draw
+from softrank_ext.choices import Beam, Draw, Engine
 from softrank_ext.cli.options import (
+    Carry,
     ConfigFile,
     DecodeName,
     Device,
     Model,
     Prior,
+    ProcessOptions,
     check_decode_options,
+    decode_of,
     folder_to_load,
     option,
     task_class,
@@ -31,6 +34,8 @@ class ProcessRows:
     """Noise of the bridge, paper eta; a row for each."""
     prior: tuple[Prior, ...] = ()
     """Soft ranks at time 1; a row for each."""
+    carry: tuple[Carry, ...] = ()
+    """What is carried from step to step, the unfolded or the folded value; a row for each."""
 
 
 def evaluate_command(name: str) -> Callable[[Sequence[str]], Any]:
@@ -58,6 +63,7 @@ def evaluate_command(name: str) -> Callable[[Sequence[str]], Any]:
                 ("best_by", option(str, "The best draw has the lowest of this metric, or the highest log_prob."),
                  "length" if name == "tsp" else "log_prob"),
                 *copies,
+                ("engine", Engine, Engine()),
                 ("seed", option(int, "Another seed, other instances and draws."), 0),
                 ("output", option(Path, "JSON file to write."), Path("evaluation.json")),
                 ("device", Device, None),
@@ -88,7 +94,8 @@ def run_evaluate(options: Any, command: str) -> int:
     check_decode_options(options.decode, options.draw, options.beam)
     folder = folder_to_load(options.saved)
     with processes(options.device) as here:
-        model = model_folder.load_model(folder).to(here.device)
+        model: Any = model_folder.load_model(folder)
+        model.to(here.device)
         rows = _rows_of(model, options)
         if here.rank == 0:
             print(f"{folder} on {describe(options.task)}")
@@ -105,19 +112,18 @@ def _rows_of(model: Any, options: Any) -> list[dict[str, object]]:
     """The rows of the table, one evaluation each."""
     from softrank_ext.evaluation import evaluate
 
+    given = options.process
     rows = []
-    for steps, noise_scale, prior, decode, best_of, symmetries in product(
-        options.steps or (None,), options.process.noise_scale or (0.5,), options.process.prior or ("uniform",),
+    for steps, noise_scale, prior, carry, decode, best_of, symmetries in product(
+        options.steps or (None,), given.noise_scale or (None,), given.prior or (None,), given.carry or (None,),
         options.decode, options.best_of, getattr(options, "symmetries", (1,)),
     ):  # fmt: skip
-        is_beam = decode == "beam"
         rows.append(
             evaluate(
-                model, options.task, count=options.count, batch_size=options.batch_size, steps=steps,
-                noise_scale=noise_scale, reference=prior, decode=decode, temperature=options.draw.temperature,
-                beam=options.beam.width if is_beam else None, beam_kept=options.beam.kept if is_beam else 1,
-                beam_returned=options.beam.returned if is_beam else 1,
-                best_of=best_of, best_by=options.best_by, symmetries=symmetries, seed=options.seed,
+                model, options.task, count=options.count, batch_size=options.batch_size,
+                process=ProcessOptions(noise_scale, prior, carry).process_of(model, steps),
+                decode=decode_of(decode, options.draw, options.beam), best_of=best_of, best_by=options.best_by,
+                symmetries=symmetries, seed=options.seed, engine=options.engine,
             )
         )  # fmt: skip
     return rows

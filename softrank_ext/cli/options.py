@@ -1,7 +1,7 @@
 """Options that several commands have, and the objects that they stand for."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,7 +9,9 @@ import tyro
 
 from softrank_ext import model_folder
 from softrank_ext.choices import Beam, Decode, Draw, Greedy
+from softrank_ext.model import OrderModel
 from softrank_ext.pretrained import folder_of
+from softrank_ext.processes import Bridge, Process
 
 # What a task's best model is best at.
 TASKS = {
@@ -45,6 +47,17 @@ class ProcessOptions:
     """Soft ranks at time 1."""
     carry: Carry | None = None
     """What is carried from step to step: the unfolded value, or the folded one as in the paper's Algorithm 1."""
+
+    def process_of(self, model: OrderModel, steps: int | None) -> Process | None:
+        """The model's process with these changes and so many steps; None if it is the model's own."""
+        given = {"noise_scale": self.noise_scale, "prior": self.prior, "carry": self.carry, "sampling_steps": steps}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if not changes or changes == {"sampling_steps": model.process.sampling_steps}:
+            return None
+        if not isinstance(model.process, Bridge):
+            names = ", ".join("--steps" if name == "sampling_steps" else f"--process.{name}" for name in changes)
+            raise ValueError(f"{names.replace('_', '-')} cannot change the process of this model: {model.process}")
+        return replace(model.process, **changes)
 
 
 def decode_of(name: str, draw: Draw, beam: Beam) -> Decode:

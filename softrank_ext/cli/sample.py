@@ -17,9 +17,10 @@ from softrank_ext.cli.options import (
     Model,
     ProcessOptions,
     check_decode_options,
+    decode_of,
     folder_to_load,
 )
-from softrank_ext.constraints import Constraining, Constraints, read_constraints
+from softrank_ext.constraints import Constraining, Constraints, read_constraints, settings_of
 
 # Channels of the images that embedders read.
 _CHANNELS = {"number-cnn": 1, "light-number-cnn": 1, "patch-cnn": 3, "patch-mlp": 3}
@@ -39,27 +40,39 @@ class RuleOptions:
     """Pairs 3:0, item 3 is not at place 0."""
     together: tuple[str, ...] = ()
     """Groups 1,2,3 of items that stand next to each other."""
-    law: Literal["prefix", "conditioned"] = "prefix"
-    """Of draws under constraints: pick by pick (fast), or the model's law given them."""
-    particles: int = 16
-    """Weighted draws per sample, for --law conditioned."""
+    law: Literal["prefix", "conditioned"] | None = None
+    """Of draws under constraints: pick by pick (fast, the default), or the model's law given them."""
+    particles: int | None = None
+    """Weighted draws per sample, for --law conditioned; 16 by default."""
     reflect_noise: bool = False
     """Noise keeps the order pairs too."""
 
-    def rules(self, starts_at_item_0: bool) -> Constraining:
+    def constraints_of(self, starts_at_item_0: bool) -> Constraining:
         """The rules that these options give; starts_at_item_0: with item 0 at place 0, if nothing else is pinned so."""
-        words = self.before or self.pin or self.forbid or self.together
-        if self.constraints is not None:
-            if words:
-                raise ValueError("--constraints FILE excludes --before, --pin, --forbid and --together, got both")
-            given: Constraints | list[Constraints | None] | None = read_constraints(self.constraints)
-        else:
-            given = self._rules_of_words() if words else None
+        given = self._given()
         if starts_at_item_0:
             given = [_started(row) for row in given] if isinstance(given, list) else _started(given)
-        if given is None and (self.law, self.reflect_noise) != ("prefix", False):
-            raise ValueError("--law and --reflect-noise are for draws under constraints, got none")
-        return given
+        changes = self._changed_settings()
+        if not changes:
+            return given
+        if given is None:
+            raise ValueError("--law, --particles and --reflect-noise are for draws under constraints, got none")
+        if isinstance(given, list):
+            return [None if row is None else replace(row, **changes) for row in given]
+        return replace(given, **changes)
+
+    def _given(self) -> Constraints | list[Constraints | None] | None:
+        words = self.before or self.pin or self.forbid or self.together
+        if self.constraints is None:
+            return self._rules_of_words() if words else None
+        if words:
+            raise ValueError("--constraints FILE excludes --before, --pin, --forbid and --together, got both")
+        return read_constraints(self.constraints)
+
+    def _changed_settings(self) -> dict[str, Any]:
+        """The settings of draws that are given here; the others are the file's, or the defaults of Constraints."""
+        settings = {"law": self.law, "particles": self.particles, "reflect_noise": self.reflect_noise or None}
+        return {name: value for name, value in settings.items() if value is not None}
 
     def _rules_of_words(self) -> Constraints:
         pins: dict[int, int] = {}
@@ -125,52 +138,31 @@ class SampleCommand:
     def run(self, command: str) -> int:
         """Draw and write the orders; returns the exit code."""
         from softrank_ext.cli.item_files import check_writable, read_items, write_orders
+        from softrank_ext.sampling import sample
 
         check_writable(self.output)
         check_decode_options([self.decode], self.draw, self.beam)
-        model = model_folder.load_model(folder_to_load(self.model))
+        model: Any = model_folder.load_model(folder_to_load(self.model))
         model.to(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         kind = str((model.config.embedder or {}).get("kind"))
         source = read_items(self.items, channels=_CHANNELS.get(kind))
-        samples = self._drawn(model, source)
-        write_orders(self.output, samples, source)
-        if samples.effective_size is not None:
-            least, draws = float(samples.effective_size.min()), self.num_samples * self.rules.particles
-            print(f"effective sample size {least:.1f} of {draws} draws, in the worst instance")
-        print(f"{samples.order.shape[0] * samples.order.shape[1]} orders written to {self.output}")
-        return 0
-
-    def _drawn(self, model: Any, source: Any) -> Any:
-        from softrank_ext.sampling import sample
-
-        is_beam = self.decode == "beam"
-        rules = self.rules.rules(starts_at_item_0=False)
-        first: int | None = 0 if self.items.suffix == ".tsp" else None
-        if isinstance(rules, Constraints) and 0 in rules.pins.values():
-            first = next(item for item, place in rules.pins.items() if place == 0)
-            rules = replace(rules, pins={item: place for item, place in rules.pins.items() if item != first})
-        return sample(
+        rules = self.rules.constraints_of(starts_at_item_0=self.items.suffix == ".tsp")
+        samples = sample(
             model,
             source.items,
             mask=source.mask,
-            first=first,
-            constraints=None if rules == Constraints() else rules,
-            law=self.rules.law,
-            particles=self.rules.particles,
-            reflect_noise=self.rules.reflect_noise,
+            constraints=rules,
             num_samples=self.num_samples,
-            steps=self.steps,
-            noise_scale=0.5 if self.process.noise_scale is None else self.process.noise_scale,
-            reference=self.process.prior or "uniform",
-            carry=self.process.carry or "exact",
-            decode=self.decode,
-            temperature=self.draw.temperature,
-            beam=self.beam.width if is_beam else None,
-            beam_kept=self.beam.kept if is_beam else 1,
+            process=self.process.process_of(model, self.steps),
+            decode=decode_of(self.decode, self.draw, self.beam),
             seed=self.seed,
-            compiled=self.engine.compiled,
-            cache=self.engine.cache,
-            speculative=self.engine.speculative,
-            max_memory=self.engine.max_memory,
             progress=sys.stderr.isatty(),
+            engine=self.engine,
         )
+        write_orders(self.output, samples, source)
+        if samples.effective_size is not None:
+            least = float(samples.effective_size.min())
+            draws = self.num_samples * settings_of(rules).particles
+            print(f"effective sample size {least:.1f} of {draws} draws, in the worst instance")
+        print(f"{samples.order.shape[0] * samples.order.shape[1]} orders written to {self.output}")
+        return 0

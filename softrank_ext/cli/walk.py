@@ -7,7 +7,8 @@ import torch
 
 from softrank_ext import noise, ops
 from softrank_ext.permutations import ranks_of
-from softrank_ext.processes import bridge
+from softrank_ext.processes import Bridge
+from softrank_ext.processes.bridge import lift_to_grid
 
 
 def walk(
@@ -54,15 +55,15 @@ def draw_walk(
     The path is drawn from time 1 down to 0, each value given the one before (the bridge's step back with the true clean
     end), so that it is one path and not a set of unrelated marginals.
     """
-    number = torch.tensor([0])
+    bridge, number = Bridge(noise_scale, sampling_steps=steps), torch.tensor([0])
     if clean_order is None:
         clean_order, _ = ops.decode_chamber(noise.uniform(seed, number, 0, items, stream=noise.TRAINING_STREAM))
-    z_clean = bridge.lift_to_grid(ranks_of(clean_order))
-    z_t = noise.uniform(seed, number, 0, items, stream=noise.REFERENCE_STREAM)
-    times = bridge.time_grid(steps)
+    z_clean = lift_to_grid(ranks_of(clean_order))
+    z_t = noise.uniform(seed, number, 0, items, stream=noise.PRIOR_STREAM)
+    times = bridge.times()
     path = [z_t]
     for step, (t, s) in enumerate(pairwise(times)):
         step_noise = noise.normal(seed, number, step, items, stream=noise.BRIDGE_STREAM)
-        z_t = bridge.reverse_step(z_t, z_clean, t, s, step_noise, noise_scale=noise_scale)
+        z_t = bridge.step_back(z_t, z_clean, t, s, step_noise)
         path.append(z_t)
     return times[::-1], ops.reflect(torch.cat(path[::-1]))  # (T, items)

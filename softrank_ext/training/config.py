@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from softrank_ext.checks import check_choice, check_integer, check_not_negative, check_number, check_share
-from softrank_ext.processes import bridge
 from softrank_ext.training import objectives
 
 SCHEDULES = ("cosine", "transformer", "constant")
@@ -43,10 +42,6 @@ class TrainConfig:
     """Largest norm of the gradient; 0 for no limit."""
     ema: float = 0.999
     """Decay of the averaged weights that are saved and evaluated; 0 for the weights as they are."""
-    noise_scale: float = 0.5
-    """The bridge's noise, paper eta."""
-    reference: Literal["uniform", "gaussian"] = "uniform"
-    """Soft ranks at time 1."""
     seed: int = 0
     """Another seed, other data, noise and dropout."""
     log_every: int = 50
@@ -78,13 +73,13 @@ class TrainConfig:
             check_integer(name, getattr(self, name), least)
         if self.evaluate_steps is not None:
             check_integer("evaluate_steps", self.evaluate_steps, 1)
-        for name in ("learning_rate", "weight_decay", "clip", "noise_scale"):
+        for name in ("learning_rate", "weight_decay", "clip"):
             check_not_negative(name, getattr(self, name))
         for name in ("beta1", "beta2", "ema"):
             check_share(name, getattr(self, name))
         check_number("final_rate", self.final_rate, "from 0 to 1", 0 <= self.final_rate <= 1)
         for name, allowed in (
-            ("schedule", SCHEDULES), ("times", objectives.TIMES), ("reference", bridge.REFERENCES),
+            ("schedule", SCHEDULES), ("times", objectives.TIMES),
             ("objective", tuple(objectives.OBJECTIVES)),
             ("evaluate_decode", ("greedy", "sample")), ("best_is", ("lowest", "highest")),
         ):  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from softrank_ext.batch import Batch
 from softrank_ext.checks import check_choice
 from softrank_ext.evaluation import evaluate
-from softrank_ext.model import OnePassModel
+from softrank_ext.model import SoftRankModel
 from softrank_ext.tasks import Task
 from softrank_ext.training import objectives
 from softrank_ext.training.config import TrainConfig
@@ -50,7 +51,7 @@ class TrainResult:
 def train(
     model: Model,
     task: Task,
-    config: TrainConfig = TrainConfig(),  # noqa: B008 - frozen
+    config: TrainConfig = TrainConfig(),
     output: str | Path | None = None,
     *,
     resume: Resume = False,
@@ -174,11 +175,11 @@ def _part_of(batch: Batch, rows: slice, device: torch.device) -> Batch:
 
 def loss_of(model: Model, config: TrainConfig) -> nn.Module:
     """The module that a model is trained with: batch, seed and sample numbers -> its loss, and the loss per place."""
-    if isinstance(model, OnePassModel):
-        return model.loss_module()
-    return objectives.OBJECTIVES[config.objective](
-        model, noise_scale=config.noise_scale, reference=config.reference, draws=config.draws, times=config.times
-    )
+    own = model.own_loss()
+    if own is not None:
+        return own
+    objective = objectives.OBJECTIVES[config.objective]
+    return objective(cast(SoftRankModel, model), draws=config.draws, times=config.times)
 
 
 @torch.no_grad()
@@ -213,7 +214,7 @@ def _evaluate(run: Run, here: Processes) -> dict[str, float]:
         dist.all_reduce(sums)
     row = evaluate(
         run.average, run.task, count=config.evaluate_count, batch_size=config.batch_size, steps=config.evaluate_steps,
-        noise_scale=config.noise_scale, reference=config.reference, decode=config.evaluate_decode,
+        decode=config.evaluate_decode,
     )  # fmt: skip
     scores = row["metrics"]
     assert isinstance(scores, dict)

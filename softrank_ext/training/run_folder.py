@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from softrank_ext import model_folder
 from softrank_ext._libraries import build_info
-from softrank_ext.model import OnePassModel, SoftRankModel
+from softrank_ext.model import OrderModel, SoftRankModel
 from softrank_ext.tasks import Task
 from softrank_ext.training.config import TrainConfig, rate_at
 from softrank_ext.training.torchrun import Processes
 
-Model = SoftRankModel | OnePassModel
+Model = OrderModel
 Resume = bool | Literal["auto", "restart"]
 RESUMES: tuple[Resume, ...] = (False, True, "auto", "restart")
 METRICS_FILE = "metrics.jsonl"
@@ -42,11 +42,11 @@ class Run:
     def __init__(
         self, model: Model, task: Task, config: TrainConfig, device: torch.device, loss_module: nn.Module
     ) -> None:
-        self.model, self.task, self.config, self.device = model, task, config, device
-        self.loss_module = loss_module
-        self.average = copy.deepcopy(model) if config.ema > 0 else model
+        self.model: Any = model  # a module, and an OrderModel
+        self.task, self.config, self.device, self.loss_module = task, config, device, loss_module
+        self.average: Any = copy.deepcopy(model) if config.ema > 0 else model
         self.optimizer = torch.optim.AdamW(
-            model.parameters(),
+            self.model.parameters(),
             lr=config.learning_rate,
             betas=(config.beta1, config.beta2),
             eps=1e-9,
@@ -113,7 +113,7 @@ class Run:
             "iteration": self.iteration,
             "best": self.best,
             "config": dataclasses.asdict(self.config),
-            "model": {"model_type": self.model.model_type, **dataclasses.asdict(self.model.config)},
+            "model": {"model_type": self.model.model_type, **model_folder.config_to_json(self.model.config)},
             "task": describe(self.task),
         }
 
@@ -141,26 +141,53 @@ class Run:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": entries, "param_groups": groups})
 
-    def _check_same(self, folder: Path, state: dict[str, Any]) -> None:
+    def _check_same(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Raise ValueError, naming the first difference, unless the saved state is of this model, task and config."""
-        now = json.loads(json.dumps(self.state()))
-        # Runs of older versions: the target was an option of training, and what came later has its default.
-        if "model_type" not in state["model"]:
-            target = state["config"].pop("target", "clean")
-            state["model"] |= {"model_type": SoftRankModel.model_type, "target": target}
-        defaults = {
-            "config": _defaults_of(self.config),
-            "model": _defaults_of(self.model.config),
-            "task": _defaults_of(self.task) if dataclasses.is_dataclass(self.task) else {},
-        }
+        now, saved = json.loads(json.dumps(self.state())), _upgraded(state, self.model)
+        # What came after the state was written has its default there; the model's config is read with them.
+        defaults = {"config": _defaults_of(self.config), "model": {}, "task": _defaults_of(self.task)}
         for part in ("config", "model", "task"):
-            for name in sorted(now[part].keys() | state[part].keys()):
-                before, after = state[part].get(name, defaults[part].get(name)), now[part].get(name)
+            old, new = _flat(saved[part]), _flat(now[part])
+            for name in sorted(old.keys() | new.keys()):
+                before, after = old.get(name, defaults[part].get(name)), new.get(name)
                 if before != after and not (part == "config" and name in _MAY_CHANGE):
                     raise ValueError(
                         f"the run in {folder} has {name} = {before!r} ({part}), got {after!r}; resume with what it was "
                         'started with, or start anew with resume="restart" (--restart)'
                     )
+
+
+def _upgraded(state: Mapping[str, Any], model: OrderModel) -> dict[str, Any]:
+    """A saved state as this version would have written it for that model.
+
+    Before 0.2, noise_scale and reference were options of training, and still earlier the target was; they belong to the
+    process of the model's config now. What the data facts were was not written: they are taken to be the model's.
+    """
+    config, fields = dict(state["config"]), dict(state["model"])
+    names = {"noise_scale": "noise_scale", "reference": "prior"}
+    noise = {name: config.pop(old) for old, name in names.items() if old in config}
+    if "model_type" not in fields:
+        fields |= {"model_type": SoftRankModel.model_type, "target": config.pop("target", "clean")}
+    if fields["model_type"] != model.model_type:
+        return {**state, "config": config}
+    model_type = fields.pop("model_type")
+    known = model_folder.config_to_json(model_folder.config_from_json(model.config_type, fields))
+    if isinstance(known.get("process"), dict) and known["process"]["kind"] == "bridge":
+        known["process"] |= noise
+    if "data" in known and "data" not in fields:
+        known["data"] = model_folder.config_to_json(model.config)["data"]
+    return {**state, "config": config, "model": json.loads(json.dumps({"model_type": model_type, **known}))}
+
+
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the process and of the data facts by their full names, as process.noise_scale."""
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in ("process", "data") and isinstance(value, dict):
+            flat |= {f"{name}.{inner}": number for inner, number in value.items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def has_run(folder: str | Path) -> bool:
@@ -241,8 +268,13 @@ def describe(task: Task) -> dict[str, Any]:
     return described
 
 
-def _defaults_of(config: Any) -> dict[str, Any]:
-    return {field.name: field.default for field in dataclasses.fields(config)}
+def _defaults_of(settings: Any) -> dict[str, Any]:
+    """Defaults of a dataclass's fields, those that JSON can hold, as it reads them."""
+    if not dataclasses.is_dataclass(settings):
+        return {}
+    defaults = {field.name: field.default for field in dataclasses.fields(settings) if _is_plain(field.default)}
+    read: dict[str, Any] = json.loads(json.dumps(defaults))
+    return read
 
 
 def _is_plain(value: object) -> bool:
