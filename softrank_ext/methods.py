@@ -82,6 +82,9 @@ class ProcessOptions:
     def process_of(self, task: Task, time_steps: int) -> Process:
         """The process for a task and a network that reads a grid of so many steps."""
         if self.kind == "riffle":
+            for name in ("noise_scale", "prior", "carry", "sampling_steps"):
+                if getattr(self, name) != getattr(ProcessOptions, name):
+                    raise ValueError(f"{name} is for the process bridge, got {getattr(self, name)} for riffle")
             published = symmetric_diffusers.visited_times(task.max_items(), is_tour=task.name == "tsp")
             return Riffle(published if self.visited is None else self.visited, self.target)
         if self.visited is not None:

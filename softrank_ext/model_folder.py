@@ -162,7 +162,7 @@ def config_from_json(config_type: Any, fields: Mapping[str, Any]) -> Any:
     known = [field.name for field in dataclasses.fields(config_type)]
     unknown = [name for name in fields if name not in known]
     if unknown:
-        raise ValueError(f"unknown field {', '.join(unknown)}; known are {', '.join(known)}")
+        raise ValueError(f"config has unknown field {', '.join(unknown)}; known are {', '.join(known)}")
     return config_type(**fields)
 
 

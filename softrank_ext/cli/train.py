@@ -55,14 +55,23 @@ def run_train(options: Any, command: str) -> int:
         raise ValueError("--resume, --auto-resume and --restart exclude each other, got more than one")
     resume: Any = next((way for way, is_chosen in chosen.items() if is_chosen), False)
     torch.manual_seed(options.train.seed)
-    model = method_of(options.method).make(options.task, options.model)
+    model: Any = method_of(options.method).make(options.task, options.model)
     goes_on = resume is True or (resume == "auto" and has_run(options.output))
     if options.start_from is not None and not goes_on:
-        start = model_folder.load_model(folder_to_load(options.start_from))
-        if type(start) is not type(model) or start.config != model.config:
+        start: Any = model_folder.load_model(folder_to_load(options.start_from))
+        if _network_of(start) != _network_of(model):
             raise ValueError(f"the model in {options.start_from} is another: it has {start.config}, not {model.config}")
         model.load_state_dict(start.state_dict())
     result = train(
         model, options.task, options.train, options.output, resume=resume, device=options.device, command=command
     )
     return 0 if result.is_finished else 130
+
+
+def _network_of(model: Any) -> dict[str, Any]:
+    """What models that share weights have in common: type and config, but for data facts and the amount of noise."""
+    fields = model_folder.config_to_json(model.config)
+    fields.pop("data", None)
+    if "process" in fields:
+        fields["process"] = {name: fields["process"].get(name) for name in ("kind", "target", "visited")}
+    return {"model_type": model.model_type, **fields}

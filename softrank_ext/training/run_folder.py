@@ -42,9 +42,10 @@ class Run:
     def __init__(
         self, model: Model, task: Task, config: TrainConfig, device: torch.device, loss_module: nn.Module
     ) -> None:
-        self.model: Any = model  # a module, and an OrderModel
-        self.task, self.config, self.device, self.loss_module = task, config, device, loss_module
-        self.average: Any = copy.deepcopy(model) if config.ema > 0 else model
+        assert isinstance(model, nn.Module)
+        self.model, self.task, self.config = model, task, config
+        self.device, self.loss_module = device, loss_module
+        self.average = copy.deepcopy(model) if config.ema > 0 else model
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=config.learning_rate,
