@@ -1,9 +1,12 @@
 """Tiny models and short runs, for tests of training and of the command line."""
 
 import dataclasses
+import os
+import signal
 from pathlib import Path
 
 import torch
+from synthetic_tasks import SortNumbers
 
 from softrank_ext import SoftRankConfig, SoftRankModel, TrainConfig
 
@@ -32,3 +35,15 @@ def weights_of(model: SoftRankModel) -> dict[str, torch.Tensor]:
 def assert_same_weights(got: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
     assert got.keys() == wanted.keys()
     assert [name for name in got if not torch.equal(got[name], wanted[name])] == []
+
+
+def sort_three_and_signal(at: int, number: int = signal.SIGINT, times: int = 1) -> SortNumbers:
+    """`SortNumbers(3)` that sends this process a signal, or several, while batch number `at` is made."""
+
+    class Signalling(SortNumbers):
+        def training_batch(self, seed, step, size):
+            for _ in range(times if step == at else 0):
+                os.kill(os.getpid(), number)
+            return super().training_batch(seed, step, size)
+
+    return Signalling(3)

@@ -2,12 +2,11 @@
 
 import dataclasses
 import json
-import os
 import signal
 
 import pytest
 import torch
-from synthetic_runs import QUICK, assert_same_weights, tiny_model, weights_of
+from synthetic_runs import QUICK, assert_same_weights, sort_three_and_signal, tiny_model, weights_of
 from synthetic_tasks import SortNumbers, generator_of
 
 from softrank_ext import Bridge, SoftRankModel
@@ -112,26 +111,10 @@ def test_a_result_is_shown_in_a_line(make_model):
     assert repr(stopped) == "TrainResult(stopped at iteration 3, loss nan, metrics: none)"
 
 
-class SignalAt(SortNumbers):
-    """Sends this process a signal while batch number `at` is made."""
-
-    at: int = 0
-    number: int = signal.SIGINT
-    times: int = 1
-
-    def training_batch(self, seed, step, size):
-        if step == self.at:
-            for _ in range(self.times):
-                os.kill(os.getpid(), self.number)
-        return super().training_batch(seed, step, size)
-
-
 @pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM))
 def test_after_a_signal(tmp_path, number, capfd):
     config = dataclasses.replace(QUICK, prefetch=False)
-    task = SignalAt(3)
-    object.__setattr__(task, "at", 3)
-    object.__setattr__(task, "number", number)
+    task = sort_three_and_signal(3, number)
     before = signal.getsignal(number)
     stopped = train(tiny_model(), task, config, tmp_path / "run", command="softrank train numbers")
     assert signal.getsignal(number) is before
@@ -148,16 +131,13 @@ def test_after_a_signal(tmp_path, number, capfd):
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path):
-    task = SignalAt(3)
-    object.__setattr__(task, "at", 2)
-    object.__setattr__(task, "times", 2)
+    task = sort_three_and_signal(2, times=2)
     with pytest.raises(KeyboardInterrupt):
         train(tiny_model(), task, dataclasses.replace(QUICK, prefetch=False), tmp_path, quiet=True)
 
 
 def test_the_advice_names_one_way_to_go_on(tmp_path, capfd):
-    task = SignalAt(3)
-    object.__setattr__(task, "at", 1)
+    task = sort_three_and_signal(1)
     command = "softrank train numbers --restart --output 'a b'"
     train(tiny_model(), task, dataclasses.replace(QUICK, prefetch=False), tmp_path / "run", command=command)
     told = capfd.readouterr().err.splitlines()[-1]
