@@ -44,6 +44,7 @@ class Samples:
     With constraints log_prob is renormalised over what they allow (law "prefix"), or the model's own ("conditioned").
     effective_size (...), law "conditioned" only: how many equally weighted draws of the instance its weighted ones are
     worth; log_prob_allowed (...): log of the estimated probability that a draw without constraints keeps them.
+    mask (..., N) bool: True = real item; None if all are.
     """
 
     order: Tensor
@@ -56,6 +57,7 @@ class Samples:
     trajectory: Trajectory | None = None
     effective_size: Tensor | None = None
     log_prob_allowed: Tensor | None = None
+    mask: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.order)
@@ -101,7 +103,7 @@ def _map_fields(change: Callable[..., Any], *parts: Samples) -> Samples:
             for points in zip(*(part.trajectory or [] for part in parts), strict=True)
         )
     names = ["order", "ranks", "soft_ranks", "log_prob", "margin", "passes", "accepted"]
-    names += [name for name in ("effective_size", "log_prob_allowed") if getattr(parts[0], name) is not None]
+    names += [name for name in ("effective_size", "log_prob_allowed", "mask") if getattr(parts[0], name) is not None]
     return Samples(**{name: changed(name) for name in names}, trajectory=trajectory)
 
 
@@ -246,6 +248,8 @@ def sample(
     if is_resampled:
         numbers = first_draw + torch.arange(B * draws, device=like.device).view(B, draws)
         samples = _resampled(samples, numbers, seed)
+    if mask is not None:
+        samples = replace(samples, mask=mask[:, None].expand_as(samples.order))
     if is_single:
         samples = samples[0]
     return samples.numpy() if is_numpy else samples
