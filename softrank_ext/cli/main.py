@@ -11,18 +11,16 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 import tyro
 
-from softrank_ext import build_info, model_folder, noise, ops
+from softrank_ext import build_info, model_folder
 from softrank_ext.constraints import Constraining, Constraints, read_constraints
 from softrank_ext.methods import METHODS, method_of
-from softrank_ext.permutations import ranks_of
-from softrank_ext.processes import bridge
 from softrank_ext.sampling import sample
 
 # What a task's best model is best at.
@@ -496,7 +494,7 @@ def _demo(
     print(demo.table_of(done.rows))
     print("all right: whole instances; equal items are interchangeable. gap: length above the best tour's.")
     for name in done.missing:
-        print(f"Left out: {name}, for want of a model of that name.")
+        print(f"Skipped: no model {name}.")
     if not any(path.suffix == ".png" for path in done.files):
         print('No pictures, which need matplotlib: pip install "softrank_ext[plots]"')
     print(f"Written to {output}: {', '.join(path.name for path in done.files)}")
@@ -517,47 +515,24 @@ def _walk(
     try:
         import matplotlib  # noqa: F401
 
-        from softrank_ext.show import plots
+        from softrank_ext import show
     except ImportError as error:
         raise ImportError('walk draws with matplotlib: pip install "softrank_ext[plots]"') from error
     if items < 1:
         raise ValueError(f"--items must be at least 1, got {items}")
-    times, soft_ranks = draw_walk(items, steps, noise_scale, seed)
-    orders, ranks = ops.decode_chamber(soft_ranks)
+    walk = show.draw_walk(items, steps, noise_scale=noise_scale, seed=seed)
+    orders = walk.order
     changes = int((orders[1:] != orders[:-1]).any(1).sum())
-    swapped = int(plots.swapped_pairs(ranks)[-1])
+    swapped = int(show.swapped_pairs(walk.ranks)[-1])
 
     title = f"{items} items from a clean order to noise (noise scale {noise_scale:g})"
-    plots.save_figure(plots.plot_walk(times, soft_ranks, ranks, title), output)
+    show.save_figure(show.plot_walk(walk, title), output)
     pairs = items * (items - 1) // 2
     print(f"order at t = 0 (clean): {orders[0].tolist()}")
     print(f"order at t = 1 (noise): {orders[-1].tolist()}")
     print(f"The order changed in {changes} of {steps} steps; {swapped} of {pairs} pairs ended up swapped.")
     print(f"Picture: {output}")
 
-
-def draw_walk(
-    items: int, steps: int, noise_scale: float, seed: int, clean_order: torch.Tensor | None = None
-) -> tuple[list[float], torch.Tensor]:
-    """One path of the bridge between a clean order (1, items) and noise: times ascending (T,), soft ranks (T, items).
-
-    clean_order: None for a random one. The noise is what `sample` with this seed starts its first sample from.
-
-    The path is drawn from time 1 down to 0, each value given the one before (`bridge.reverse_step` with the true clean
-    end), so that it is one path and not a set of unrelated marginals.
-    """
-    number = torch.tensor([0])
-    if clean_order is None:
-        clean_order, _ = ops.decode_chamber(noise.uniform(seed, number, 0, items, stream=noise.TRAINING_STREAM))
-    z_clean = bridge.lift_to_grid(ranks_of(clean_order))
-    z_t = noise.uniform(seed, number, 0, items, stream=noise.REFERENCE_STREAM)
-    times = bridge.time_grid(steps)
-    path = [z_t]
-    for step, (t, s) in enumerate(pairwise(times)):
-        step_noise = noise.normal(seed, number, step, items, stream=noise.BRIDGE_STREAM)
-        z_t = bridge.reverse_step(z_t, z_clean, t, s, step_noise, noise_scale=noise_scale)
-        path.append(z_t)
-    return times[::-1], ops.reflect(torch.cat(path[::-1]))  # (T, items)
 
 
 COMMANDS: dict[str, Any] = {
