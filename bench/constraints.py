@@ -11,6 +11,7 @@
 
 import random
 import sys
+from functools import partial
 
 import report
 import torch
@@ -51,7 +52,8 @@ def broken_rules(constraints: Constraints, order: list[int]) -> int:
     )
 
 
-def speed_rows(rounds: int) -> list[dict]:
+def speed_rows(rounds: int) -> list[report.Row]:
+    """What sets of rules cost, each against the same call without."""
     torch.manual_seed(0)
     model = SoftRankModel(SoftRankConfig(embedder={"kind": "linear", "features": 2})).eval()
     items = torch.rand(BATCH, ITEMS, 2)
@@ -64,9 +66,8 @@ def speed_rows(rounds: int) -> list[dict]:
         f"{PAIRS} pairs and 5 groups": random_constraints(ITEMS, generator, pairs=PAIRS, groups=5),
         f"{PAIRS} pairs and 100 forbidden places": random_constraints(ITEMS, generator, pairs=PAIRS, forbidden=100),
     }
-    calls = {"without": lambda: sample(model, items)}
-    for name, constraints in sets.items():
-        calls[name] = lambda constraints=constraints: sample(model, items, constraints=constraints)
+    calls = {name: partial(sample, model, items, constraints=rules) for name, rules in sets.items()}
+    calls["without"] = partial(sample, model, items)
     times = timed_together(calls, repeats=rounds, seconds=1e9)
     return [
         {
@@ -81,7 +82,8 @@ def speed_rows(rounds: int) -> list[dict]:
     ]
 
 
-def violation_row(samples: int) -> dict:
+def violation_row(samples: int) -> report.Row:
+    """How many rules that many samples break."""
     torch.manual_seed(1)
     model = SoftRankModel(
         SoftRankConfig(
@@ -110,7 +112,8 @@ def violation_row(samples: int) -> dict:
     return {"name": f"{done} samples, N {SIZES[0]} to {SIZES[-1]}: rules broken", "ratio": broken, "allowed": 0.0}
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[report.Row]) -> str:
+    """Rows as aligned text."""
     lines = [("what: ours, other", "ours", "other", "ratio", "wanted", "")]
     for row in rows:
         cells = [f"{row[side]:.1f} ms" if side in row else "-" for side in ("ours_ms", "other_ms")]

@@ -37,6 +37,29 @@ def test_a_drawn_walk_goes_from_the_clean_order_to_the_noise_of_a_sample():
         show.draw_walk(3, clean_order=clean)
 
 
+def test_walk_runs_from_the_grid_to_the_prior():
+    times, soft_ranks, *_ = show.draw_walk(6, 50, noise_scale=0.5, seed=1)
+    assert (times[0], times[-1], len(times)) == (0.0, 1.0, 51)
+    torch.testing.assert_close(soft_ranks[0].sort().values, torch.linspace(0, 1, 6))
+    assert bool(((soft_ranks >= 0) & (soft_ranks <= 1)).all())
+
+
+def test_walk_is_one_path():
+    """A path's steps have deviation noise_scale / sqrt(steps); independent marginals would jump by about 0.3."""
+    soft_ranks = show.draw_walk(200, 400, noise_scale=0.5, seed=0).soft_ranks
+    steps = soft_ranks.diff(dim=0)
+    assert float(steps.abs().max()) < 6 * 0.5 / 20
+    expected = 0.5 / 20
+    inner = steps[100:300].square().mean().sqrt()
+    assert 0.9 * expected < float(inner) < 1.1 * expected
+
+
+def test_walk_without_noise_is_the_straight_line():
+    times, soft_ranks, *_ = show.draw_walk(7, 4, noise_scale=0.0, seed=2)
+    share = torch.tensor(times)[:, None]
+    torch.testing.assert_close(soft_ranks, (1 - share) * soft_ranks[0] + share * soft_ranks[-1])
+
+
 def test_walk_has_a_line_per_item():
     pytest.importorskip("matplotlib")
     walked = make_walk([0.0, 1.0], [[1.0, 0.0, 0.5], [0.2, 0.4, 0.9]])

@@ -1,6 +1,6 @@
 """Draws the README's example of constraints: a tour that comes to every pickup before its delivery.
 
-    python bench/deliveries.py [--model tsp] [--output bench/results/deliveries.png]
+    python bench/making/deliveries.py [--model tsp] [--output bench/results/deliveries.png]
 
 --model is a bundled model's name or a folder. Best of 128 draws each: without rules, with rules pick by pick, and by
 the model's law given the rules.
@@ -10,12 +10,13 @@ import argparse
 from pathlib import Path
 
 import torch
+from plots import plot_deliveries
 
 from softrank_ext import Constraints, SoftRankModel, sample
 from softrank_ext.metrics import tour_length
-from softrank_ext.show import plots
+from softrank_ext.show import save_figure
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 DRAWS = 128
 
 
@@ -47,8 +48,8 @@ def main() -> None:
                 f"  effective sample size {float(drawn.effective_size[0]):.1f} of {16 * DRAWS}; "
                 f"the model keeps the rules by itself with probability {float(drawn.log_prob_allowed[0].exp()):.1e}"
             )
-    figure = plots.plot_deliveries(points, tours, deliveries, f"Best of {DRAWS} tours")
-    plots.save_figure(figure, args.output)
+    figure = plot_deliveries(points, tours, deliveries, f"Best of {DRAWS} tours")
+    save_figure(figure, args.output)
     print(f"written to {args.output}")
 
 
