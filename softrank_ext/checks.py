@@ -1,7 +1,7 @@
 """Every check of an argument and its sentence, once: "NAME must be WHAT WAS WANTED, got WHAT CAME".
 
-A wrong type is a TypeError, a wrong value a ValueError. Nothing here reads the data of a tensor: checks that do (is this
-a permutation?) are in `permutations`.
+A wrong type is a TypeError, a wrong value a ValueError. Nothing here reads the data of a tensor: checks that do
+(is this a permutation?) are in `permutations`.
 """
 
 import math

@@ -27,7 +27,7 @@ Two laws (`sample`'s argument `law`):
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,6 +55,9 @@ class Constraints:
     pins: Mapping[int, int] = field(default_factory=dict)
     forbidden: Iterable[tuple[int, int]] = ()
     together: Iterable[Iterable[int]] = ()
+    law: str = "prefix"
+    particles: int = 16
+    reflect_noise: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.pins, Mapping):
@@ -71,7 +74,7 @@ class Constraints:
     @staticmethod
     def from_json(value: object) -> "Constraints":
         """Constraints from a parsed JSON object with some of the fields; the items of "pins" may be strings there."""
-        names = ("before", "pins", "forbidden", "together")
+        names = ("before", "pins", "forbidden", "together", "law", "particles", "reflect_noise")
         if not isinstance(value, dict) or not set(value) <= set(names):
             got = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
             raise ValueError(f"constraints must be an object with some of {', '.join(names)}, got {got}")
@@ -91,6 +94,42 @@ def read_constraints(path: str | Path) -> Constraints | list[Constraints | None]
     if isinstance(value, list):
         return [None if row is None else Constraints.from_json(row) for row in value]
     return Constraints.from_json(value)
+
+
+class ConstraintSettings(NamedTuple):
+    law: str = "prefix"
+    particles: int = 16
+    reflect_noise: bool = False
+
+
+def settings_of(constraints: "Constraining") -> ConstraintSettings:
+    rows = [constraints] if isinstance(constraints, Constraints) else list(constraints or ())
+    found = {
+        ConstraintSettings(row.law, row.particles, row.reflect_noise) for row in rows if isinstance(row, Constraints)
+    }
+    if len(found) > 1:
+        raise ValueError("constraints must agree on law, particles and reflect_noise")
+    return found.pop() if found else ConstraintSettings()
+
+
+def pinned_first(constraints: "Constraining", B: int, N: int, mask: Tensor | None) -> tuple[Tensor | None, Any]:
+    per_row = [constraints] * B if isinstance(constraints, Constraints) else list(constraints)
+    counts = [N] * B if mask is None else mask.sum(1).tolist()
+    firsts, rest = [], []
+    for row, count in zip(per_row, counts, strict=True):
+        pins = {} if row is None else {i: p % count for i, p in row.pins.items() if -count <= p < count}
+        first = next((i for i, p in pins.items() if p == 0), None)
+        firsts.append(first)
+        if row is not None and first is not None:
+            left = {i: p for i, p in row.pins.items() if i != first}
+            empty = not left and not row.before and not row.forbidden and not row.together
+            row = None if empty else replace(row, pins=left)
+        rest.append(row)
+    if all(first is None for first in firsts):
+        return None, constraints
+    if any(first is None for first in firsts):
+        raise ValueError("constraints must pin an item to place 0 in every row or in none")
+    return torch.tensor(firsts), None if all(row is None for row in rest) else rest
 
 
 class Rules(NamedTuple):

@@ -12,11 +12,11 @@ from softrank_ext.baselines import diffsort, symmetric_diffusers
 from softrank_ext.baselines.diffsort import DiffSortConfig, DiffSortModel, published_settings
 from softrank_ext.baselines.factorised import CODES, FactorisedConfig, FactorisedModel
 from softrank_ext.baselines.sorting_networks import NETWORKS, SWAPS
-from softrank_ext.model import HEADS, PRESETS, PROCESSES, TARGETS, TIMES, OnePassModel, SoftRankConfig, SoftRankModel
+from softrank_ext.model import HEADS, PRESETS, TIMES, OrderModel, SoftRankConfig, SoftRankModel
 from softrank_ext.tasks import Task
 
 _PRESET_OF_TASK = {"sorting": "mnist", "jigsaw": "jigsaw", "tsp": "tsp", "preferences": "mnist"}
-_CHOICES = {"head": HEADS, "time": TIMES, "process": PROCESSES, "target": TARGETS}
+_CHOICES = {"head": HEADS, "time": TIMES}
 
 
 class Method(NamedTuple):
@@ -28,7 +28,7 @@ class Method(NamedTuple):
     """
 
     options: Callable[[str], Any]
-    make: Callable[[Task, Any], SoftRankModel | OnePassModel]
+    make: Callable[[Task, Any], OrderModel]
     training: Callable[[str], Mapping[str, Any]]
 
 

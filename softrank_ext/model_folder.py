@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from softrank_ext.model import OnePassModel, SoftRankModel
+from softrank_ext.model import OrderModel, SoftRankModel
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -39,7 +39,7 @@ def bundled_names() -> list[str]:
     return sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG_FILE}"))
 
 
-def save_pretrained(model: SoftRankModel | OnePassModel, folder: str | Path, *, half: bool = False) -> None:
+def save_pretrained(model: OrderModel, folder: str | Path, *, half: bool = False) -> None:
     """Write the model's config.json and model.safetensors into the folder, which is made if need be.
 
     half: write matrices as float16, for half the size; they are read back as float32. Each file is written beside its
@@ -50,12 +50,21 @@ def save_pretrained(model: SoftRankModel | OnePassModel, folder: str | Path, *, 
     tensors = _on_cpu(model.state_dict())
     if half:
         tensors = {name: _halved(name, tensor) for name, tensor in tensors.items()}
-    config = json.dumps({"model_type": model.model_type, **dataclasses.asdict(model.config)}, indent=2) + "\n"
+    config = (
+        json.dumps(
+            {
+                "model_type": model.model_type,
+                **(model.config.to_json() if hasattr(model.config, "to_json") else dataclasses.asdict(model.config)),
+            },
+            indent=2,
+        )
+        + "\n"
+    )
     _write_atomically(folder / WEIGHTS_FILE, lambda path: save_file(tensors, str(path), metadata={"format": "pt"}))
     _write_atomically(folder / CONFIG_FILE, lambda path: path.write_text(config))
 
 
-def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> SoftRankModel | OnePassModel:
+def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> OrderModel:
     """Read a model of any type from a folder, or a bundled one by name; in eval mode, on the CPU, in its own dtype.
 
     A folder goes before a bundled model of its name. Matrices saved as float16 (`save_pretrained` with half) become
@@ -163,7 +172,7 @@ def _folder_of(name_or_folder: str | Path) -> Path:
     raise FileNotFoundError(f"{name_or_folder} is neither a folder nor a bundled model (bundled: {names})")
 
 
-def _read_config(path: Path) -> tuple[Callable[..., SoftRankModel | OnePassModel], Any]:
+def _read_config(path: Path) -> tuple[Callable[..., OrderModel], Any]:
     """The model's class and its config."""
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing: a saved model is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}")
@@ -178,6 +187,8 @@ def _read_config(path: Path) -> tuple[Callable[..., SoftRankModel | OnePassModel
         raise ValueError(f"{path}: model_type must be one of {', '.join(_MODEL_TYPES)}, got {model_type!r}")
     module, name = _MODEL_TYPES[model_type]
     make = getattr(import_module(module), name)
+    if hasattr(make.config_type, "from_json"):
+        return make, make.config_type.from_json(fields)
     known = [field.name for field in dataclasses.fields(make.config_type)]
     unknown = [name for name in fields if name not in known]
     if unknown:

@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softrank_ext import ops
-from softrank_ext.constraints import Constraining, Rules, rules_of
+from softrank_ext.choices import Draw, Engine, Greedy
+from softrank_ext.constraints import Constraining, rules_of
 from softrank_ext.laws import stagewise_log_probs
 from softrank_ext.model.config import DECODER_HEADS, SoftRankConfig
 from softrank_ext.model.distribution import ModelDistribution
@@ -34,6 +35,7 @@ from softrank_ext.model.layers import (
 from softrank_ext.model.packing import PACKINGS, DecoderInputs, PackedWeights, parameters_of
 from softrank_ext.ops import reference
 from softrank_ext.permutations import arrange, check_slots
+from softrank_ext.processes import Process
 
 _MOST_TIME_VECTORS = 256  # that are kept
 
@@ -77,6 +79,34 @@ class SoftRankModel(nn.Module):
             self.head = PointerHead(D)
         elif config.head == "pl":
             self.head = nn.Sequential(nn.Linear(D, config.feed_forward), nn.ReLU(), nn.Linear(config.feed_forward, 1))
+
+    @property
+    def process(self) -> Process:
+        """The noise process that the model was trained for."""
+        return self.config.process
+
+    @property
+    def fixed_start(self) -> bool:
+        """Whether the model was trained with the first item held at soft rank 0: a pin at place 0 is that item."""
+        return self.config.data.fixed_start
+
+    @property
+    def decodes_by_pick(self) -> bool:
+        """Whether a decoder runs pick by pick, so that drafts save time."""
+        return self.config.head in DECODER_HEADS
+
+    def own_loss(self) -> None:
+        """None: the model is trained by `training.objectives`."""
+
+    def bytes_per_sample(self, N: int) -> int:
+        """An estimate of what one sample takes: per decoder layer four caches, and the activations of one layer.
+
+        Activations are about 12 D + 2 F per token. gpl runs on 2N tokens and holds a mask and scores over their pairs.
+        """
+        config, element_size = self.config, next(self.parameters()).element_size()
+        tokens = 2 * N if config.head == "gpl" else N
+        per_token = (4 * config.decoder_layers + 12) * config.d_model + 2 * config.feed_forward
+        return element_size * tokens * (per_token + (tokens if config.head == "gpl" else 0))
 
     def embed(self, items: Tensor, mask: Tensor | None = None) -> Tensor:
         """Item embeddings (B, N, D), to be computed once and arranged; padding is zeroed before and after the embedder.
@@ -161,31 +191,21 @@ class SoftRankModel(nn.Module):
         mask: Tensor | None = None,
         *,
         uniform: Tensor | None = None,
-        temperature: float = 1.0,
+        decode: Draw | Greedy | None = None,
         forced_order: Tensor | None = None,
         forced_places: int | None = None,
         draft: Tensor | None = None,
         constraints: Constraining = None,
-        compiled: bool = True,
-        cache: bool = True,
+        engine: Engine = Engine(),
         is_embedded: bool = False,
         packed_weights: PackedWeights | None = None,
     ) -> ops.DecodedOrder:
-        """Choose an order place by place: order (B, N) int64 over slots, real ones first, log_probs (B, N), and work.
-
-        items: (B, N, ...) slot by slot, or what `embed` made of them if is_embedded. uniform: (B, N) in [0, 1), the
-        number each place's inverse CDF is read at; None for greedy. temperature: divides the scores. forced_order:
-        (B, N) int64, scored instead of choosing, or only its first forced_places. draft: (B, N) int64, a guess of the
-        order that saves time where it is right and changes nothing else. constraints: on slots, `Constraints` for all
-        rows or a list of one per row; every pick is drawn from what they allow. compiled=False runs plain torch,
-        cache=False plain torch without caches. packed_weights: `self.packed_weights()`, to share it between calls. Work
-        and more on the arguments: `ops.decode_order`. No gradient is recorded.
-        """
         embedded = self._embedded(items, mask, is_embedded)
         B, N, _ = embedded.shape
         if uniform is not None and (uniform.shape != (B, N) or not uniform.is_floating_point()):
             raise ValueError(f"uniform must be {(B, N)} float, got {tuple(uniform.shape)} {uniform.dtype}")
         uniform = None if uniform is None else uniform.to(embedded.dtype)
+        temperature = decode.temperature if isinstance(decode, Draw) else 1.0
         for name, order in (("forced_order", forced_order), ("draft", draft)):
             if order is not None:
                 _check_order_shape(name, order, embedded)
@@ -195,11 +215,8 @@ class SoftRankModel(nn.Module):
         rules = rules_of(constraints, B, N, mask, device=embedded.device)
         if rules is not None:
             ops.check_forced(forced_order, forced_places, _every(embedded, mask), *rules)
-        return self.decode_embedded(
-            embedded, t, mask, uniform=uniform, temperature=temperature, forced_order=forced_order,
-            forced_places=forced_places, draft=draft, rules=rules, compiled=compiled, cache=cache,
-            packed_weights=packed_weights,
-        )  # fmt: skip
+        choices = ops.Choices(uniform, forced_order, temperature, forced_places, draft, *(rules or ()))
+        return self.decode_embedded(embedded, t, mask, choices, engine=engine, packed_weights=packed_weights)
 
     @torch.no_grad()
     def decode_embedded(
@@ -207,25 +224,15 @@ class SoftRankModel(nn.Module):
         embedded: Tensor,
         t: float | Tensor,
         mask: Tensor | None = None,
+        choices: ops.Choices = ops.Choices(),
         *,
-        uniform: Tensor | None = None,
-        temperature: float = 1.0,
-        forced_order: Tensor | None = None,
-        forced_places: int | None = None,
-        draft: Tensor | None = None,
-        rules: Rules | None = None,
         order: Tensor | None = None,
-        compiled: bool = True,
-        cache: bool = True,
+        engine: Engine = Engine(),
         packed_weights: PackedWeights | None = None,
     ) -> ops.DecodedOrder:
-        """`decode` for embedded items (B, N, D) with padding zeroed, without a look at the data: for use in a loop.
-
-        rules: what `constraints.rules_of` made of the constraints, over slots. order: (B, N) int64, the items of the
-        slots, if embedded is item by item; all else is over slots.
-        """
+        compiled, cache = engine.compiled, engine.cache
+        uniform, forced_order, temperature, forced_places, draft, *rules = choices
         B, N, D = embedded.shape
-        rules = Rules(None, None, None) if rules is None else rules
         if compiled and cache and self.config.head in DECODER_HEADS:
             weights = self.packed_weights() if packed_weights is None else packed_weights
             head, head_bias = weights.head, None
@@ -333,7 +340,7 @@ class SoftRankModel(nn.Module):
         return packed
 
     def distribution(self, items: Tensor, t: float | Tensor, mask: Tensor | None = None) -> "ModelDistribution":
-        """The law of orders at diffusion time t, with the face of torch.distributions; arguments as in `log_prob`.
+        """The law of orders at diffusion time t, with the torch.distributions interface; arguments as in `log_prob`.
 
         Items are embedded here, once; the rest of the network runs when the law is asked, in the mode that it is in
         then (draws never drop out).
@@ -415,8 +422,7 @@ class SoftRankModel(nn.Module):
 
     def _time(self, t: float | Tensor, like: Tensor, kept: dict[float, Tensor] | None = None) -> Tensor:
         """Time vector (B or 1, 1, D); those of numbers are taken from `kept` and put there."""
-        last = self.config.visited[-1] if self.config.visited else self.config.steps
-        scale = last if self.config.time == "grid" else 1000
+        scale = self.config.time_scale
         if isinstance(t, (int, float)):
             if not 0 <= t <= 1:
                 raise ValueError(f"t must be in [0, 1], got {t}")

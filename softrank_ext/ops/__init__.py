@@ -1,6 +1,7 @@
 """The ops: schemas, checked wrappers, fake kernels, gradients and plain-torch references."""
 
 from softrank_ext.ops.wrappers import (
+    Choices,
     DecodedOrder,
     advance_decoder,
     allowed_picks,
@@ -23,6 +24,7 @@ from softrank_ext.ops.wrappers import (
 )
 
 __all__ = [
+    "Choices",
     "DecodedOrder",
     "advance_decoder",
     "allowed_picks",

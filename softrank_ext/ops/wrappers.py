@@ -252,6 +252,23 @@ def pack_projection(weight: Tensor) -> Tensor:
     return torch.ops.softrank_ext.pack_projection(weight)
 
 
+class Choices(NamedTuple):
+    """What a prediction may choose from, and how."""
+
+    uniform: Tensor | None = None
+    forced_order: Tensor | None = None
+    temperature: float = 1.0
+    forced_places: int | None = None
+    draft: Tensor | None = None
+    before: Tensor | None = None
+    allowed: Tensor | None = None
+    group: Tensor | None = None
+
+    def has_rules(self) -> bool:
+        """Whether there are constraints."""
+        return self.before is not None or self.allowed is not None or self.group is not None
+
+
 class DecodedOrder(NamedTuple):
     """What `decode_order` returns."""
 

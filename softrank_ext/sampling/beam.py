@@ -14,7 +14,7 @@ from softrank_ext.model import DECODER_HEADS, PackedWeights, SoftRankModel
 from softrank_ext.sampling.incremental import IncrementalDecoder
 
 
-class Beam(NamedTuple):
+class Hypotheses(NamedTuple):
     """Orders found, most likely first. Where fewer than `width` exist, the first one follows with log_prob -inf.
 
     orders: (B, width, N) int64. log_probs: (B, width). starts: (B, width) int64, the starting hypothesis of each.
@@ -33,7 +33,7 @@ def beam_search(
     mask: Tensor | None = None,
     first: Tensor | None = None,
     start_log_probs: Tensor | None = None,
-) -> Beam:
+) -> Hypotheses:
     """The `width` most likely orders that a beam of that width finds for scores that do not depend on earlier picks.
 
     scores: (B, place, slot) float; or (B, K, place, slot), one table per starting hypothesis, all searched in one beam.
@@ -78,7 +78,7 @@ def beam_decode(
     start_log_probs: Tensor | None = None,
     is_embedded: bool = False,
     packed_weights: PackedWeights | None = None,
-) -> Beam:
+) -> Hypotheses:
     """The `width` most likely orders that a beam of that width finds for instances at diffusion time t.
 
     items: (B, N, ...) slot by slot, or what `model.embed` made of them if is_embedded. t: a number or (B,). mask:
@@ -126,7 +126,7 @@ def _search(
     mask: Tensor,
     start_log_probs: Tensor,
     first: Tensor | None,
-) -> Beam:
+) -> Hypotheses:
     """`beam_search` for scores that may depend on earlier picks.
 
     scores_at(place, starts, parents, choices) gives the scores (B, W, N) of the slots at a place for the W hypotheses
@@ -174,7 +174,7 @@ def _search(
     missing = width - log_probs.shape[1]
     log_probs = torch.cat((log_probs, log_probs.new_full((B, missing), -torch.inf)), 1)
     orders, starts = (torch.cat((x, x[:, :1].expand(B, missing, *x.shape[2:])), 1) for x in (orders, starts))
-    return Beam(orders, log_probs, starts)
+    return Hypotheses(orders, log_probs, starts)
 
 
 def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

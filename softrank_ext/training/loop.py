@@ -36,12 +36,12 @@ from softrank_ext import model_folder
 from softrank_ext._libraries import build_info
 from softrank_ext.batch import Batch
 from softrank_ext.evaluation import evaluate
-from softrank_ext.model import OnePassModel, SoftRankModel
+from softrank_ext.model import OrderModel, SoftRankModel
 from softrank_ext.processes import bridge
 from softrank_ext.tasks import Task
 from softrank_ext.training import objectives
 
-Model = SoftRankModel | OnePassModel
+Model = OrderModel
 SCHEDULES = ("cosine", "transformer", "constant")
 # A resumed run may change these: they do not touch the weights.
 _MAY_CHANGE = (
