@@ -51,7 +51,7 @@ def main() -> None:
     arguments = parser.parse_args()
     fix_threads(2)
     model, qualities, ballots = trained_model(arguments.iterations)
-    samples = sample(model, qualities, num_samples=SAMPLES)
+    samples = sample(model, qualities, num_samples=SAMPLES, seed=0)
     law = law_of(qualities)
     exact = PlackettLuce(law.scores[0])
     orders = exact.enumerate_support()

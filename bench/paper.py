@@ -14,15 +14,17 @@ Metrics = Mapping[str, float]
 class Row:
     """A method with its settings, and the paper's numbers for it by size.
 
-    model, training: changes of the method's options and of its training, the latter by size. evaluation: settings of
-    `evaluate`, by the name of the table's line; several lines share one trained model.
+    model, process, training: changes of the method's options, of the noise process in them and of its training, the
+    latter by size. evaluation: changes of the process in `evaluate`, by the name of the table's line; several lines
+    share one trained model.
     """
 
     name: str
     method: str
     model: Mapping[str, Any] = field(default_factory=dict)
+    process: Mapping[str, str] = field(default_factory=dict)
     training: Callable[[int], Mapping[str, Any]] = lambda size: {}
-    evaluation: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
+    evaluation: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: {"": {}})
     paper: Mapping[str, Mapping[int, Metrics]] = field(default_factory=dict)
 
 
@@ -37,9 +39,21 @@ class Table:
     source: str
 
 
-def _by_size(sizes: Sequence[int], **columns: Sequence[float]) -> dict[str, dict[int, Metrics]]:
-    """The paper's numbers of a row with one line: a list per metric, one number for each size."""
-    return {"": {size: {name: values[i] for name, values in columns.items()} for i, size in enumerate(sizes)}}
+PapersLine = dict[str, dict[int, Metrics]]
+
+
+def _orders(
+    sizes: Sequence[int], kendall_tau: Sequence[float], accuracy: Sequence[float], correctness: Sequence[float]
+) -> PapersLine:
+    """The paper's numbers of a row with one line, one of each metric for each size."""
+    numbers = zip(sizes, kendall_tau, accuracy, correctness, strict=True)
+    return {"": {size: {"kendall_tau": tau, "accuracy": all_right, "correctness": places}
+                 for size, tau, all_right, places in numbers}}  # fmt: skip
+
+
+def _tours(length: Sequence[float], gap: Sequence[float]) -> PapersLine:
+    """The paper's numbers of a row for its two numbers of nodes."""
+    return {"": {size: {"length": length[i], "gap": gap[i]} for i, size in enumerate((20, 50))}}
 
 
 _SORTING_SIZES = (9, 15, 32, 52, 75, 100, 150, 200)
@@ -59,7 +73,7 @@ _SORTING = Table(
     rows=(
         Row(
             "DiffSort", "diffsort",
-            paper=_by_size(
+            paper=_orders(
                 _SORTING_SIZES,
                 kendall_tau=(0.8163, 0.7386, 0.4423, 0.3037, 0.2227, 0.1617, 0.0891, 0.0636),
                 accuracy=(0.5555, 0.2350, 0.0003, 0.0, 0.0, 0.0, 0.0, 0.0),
@@ -68,7 +82,7 @@ _SORTING = Table(
         ),
         Row(
             "Error-free DiffSort", "error-free-diffsort", training=_error_free_rate,
-            paper=_by_size(
+            paper=_orders(
                 _SORTING_SIZES,
                 kendall_tau=(0.9151, 0.9160, 0.8798, 0.0042, 0.0005, 0.0029, 0.0006, 0.0002),
                 accuracy=(0.7953, 0.7492, 0.5186, 0.0, 0.0, 0.0, 0.0, 0.0),
@@ -77,7 +91,7 @@ _SORTING = Table(
         ),
         Row(
             "SymmetricDiffusers, GPL", "symmetric-diffusers",
-            paper=_by_size(
+            paper=_orders(
                 _SORTING_SIZES,
                 kendall_tau=(0.9483, 0.9320, 0.8610, 0.7890, 0.7304, 0.1114, 0.0641, 0.0022),
                 accuracy=(0.8955, 0.8260, 0.5896, 0.3009, 0.1379, 0.0, 0.0, 0.0),
@@ -86,7 +100,7 @@ _SORTING = Table(
         ),
         Row(
             "Soft-Rank, cGPL", "softrank", _CGPL,
-            paper=_by_size(
+            paper=_orders(
                 _SORTING_SIZES,
                 kendall_tau=(0.9668, 0.9384, 0.8765, 0.8092, 0.6925, 0.6279, 0.4821, 0.3982),
                 accuracy=(0.9397, 0.8601, 0.6555, 0.4239, 0.1908, 0.0863, 0.0080, 0.0004),
@@ -95,7 +109,7 @@ _SORTING = Table(
         ),
         Row(
             "Soft-Rank, pointer-cGPL", "softrank",
-            paper=_by_size(
+            paper=_orders(
                 _SORTING_SIZES,
                 kendall_tau=(0.9645, 0.9455, 0.8944, 0.8459, 0.7727, 0.7454, 0.6198, 0.6048),
                 accuracy=(0.9329, 0.8710, 0.6854, 0.4909, 0.2742, 0.1922, 0.0421, 0.0137),
@@ -115,18 +129,18 @@ _TSP = Table(
     rows=(
         Row(
             "SymmetricDiffusers, GPL", "symmetric-diffusers",
-            paper=_by_size((20, 50), length=(5.4342, 12.8525), gap=(0.4169, 1.2618)),
+            paper=_tours(length=(5.4342, 12.8525), gap=(0.4169, 1.2618)),
         ),
         Row(
-            "Soft-Rank, cGPL", "softrank", _CGPL, lambda size: _TOUR_RATE,
-            paper=_by_size((20, 50), length=(3.8732, 5.7336), gap=(0.0079, 0.0078)),
+            "Soft-Rank, cGPL", "softrank", _CGPL, training=lambda size: _TOUR_RATE,
+            paper=_tours(length=(3.8732, 5.7336), gap=(0.0079, 0.0078)),
         ),
         Row(
-            "Soft-Rank, pointer-cGPL", "softrank", {}, lambda size: _TOUR_RATE,
-            paper=_by_size((20, 50), length=(3.8557, 5.7157), gap=(0.0034, 0.0047)),
+            "Soft-Rank, pointer-cGPL", "softrank", training=lambda size: _TOUR_RATE,
+            paper=_tours(length=(3.8557, 5.7157), gap=(0.0034, 0.0047)),
         ),
-        Row("Lehmer code", "lehmer", {}, lambda size: _TOUR_RATE),
-        Row("Insertion code", "lehmer", {"code": "insertion"}, lambda size: _TOUR_RATE),
+        Row("Lehmer code", "lehmer", training=lambda size: _TOUR_RATE),
+        Row("Insertion code", "lehmer", {"code": "insertion"}, training=lambda size: _TOUR_RATE),
     ),
     sizes=(20, 50),
     size_name="nodes",
@@ -138,21 +152,21 @@ _JIGSAW = Table(
     rows=(
         Row(
             "SymmetricDiffusers, GPL", "symmetric-diffusers",
-            paper=_by_size(
+            paper=_orders(
                 _JIGSAW_SIZES, kendall_tau=(0.8312, 0.6101, 0.0250), accuracy=(0.7002, 0.2172, 0.0),
                 correctness=(0.8662, 0.6753, 0.0501),
             ),
         ),
         Row(
             "Soft-Rank, cGPL", "softrank", _CGPL,
-            paper=_by_size(
+            paper=_orders(
                 _JIGSAW_SIZES, kendall_tau=(0.9494, 0.9320, 0.2521), accuracy=(0.9221, 0.8752, 0.0924),
                 correctness=(0.9564, 0.9413, 0.2854),
             ),
         ),
         Row(
             "Soft-Rank, pointer-cGPL", "softrank",
-            paper=_by_size(
+            paper=_orders(
                 _JIGSAW_SIZES, kendall_tau=(0.9542, 0.9345, 0.4962), accuracy=(0.9258, 0.8681, 0.2700),
                 correctness=(0.9601, 0.9448, 0.5256),
             ),
@@ -195,10 +209,10 @@ def _ablation_row(process: str, reverse: str, target: str, paper: Sequence[float
     """
     method = "symmetric-diffusers" if process == "riffle" else "softrank"
     numbers = {} if paper is None else {"": {32: dict(zip(_ORDER_METRICS, paper, strict=False))}}
-    changes = {"process": process, "target": target, **_REVERSE_MODELS[reverse]}
     return Row(
-        f"{process}, {reverse}, {target}", method, changes, lambda size: {"objective": "likelihood"}, paper=numbers
-    )
+        f"{process}, {reverse}, {target}", method, _REVERSE_MODELS[reverse], {"target": target},
+        lambda size: {"objective": "likelihood"}, paper=numbers,
+    )  # fmt: skip
 
 
 _ABLATION = Table(
@@ -209,7 +223,7 @@ _ABLATION = Table(
     source='"Ablation study" (soft-rank with target clean: "MNIST sorting benchmark")',
 )
 
-# The same cells on jigsaws, which the paper has not: patches are read so fast that minutes of training tell.
+# The same rows on jigsaws, which the paper does not have: patches are read fast, so minutes of training are enough.
 _JIGSAW_ABLATION = Table(
     rows=tuple(_ablation_row(*key, None) for key in _ABLATION_PAPER),
     sizes=(3,),
@@ -218,8 +232,8 @@ _JIGSAW_ABLATION = Table(
     source="",
 )
 
-# Of the 4 x 4 jigsaw, by the references of training and of evaluation: accuracy and correctness in per cent, tau.
-_REFERENCE_PAPER = {
+# Of the 4 x 4 jigsaw, by the priors of training and of evaluation: accuracy and correctness in per cent, tau.
+_PRIOR_PAPER = {
     ("cGPL", "uniform", "uniform"): (86.67, 93.93, 0.9303),
     ("cGPL", "uniform", "gaussian"): (87.09, 94.08, 0.931),
     ("cGPL", "gaussian", "uniform"): (86.71, 94.01, 0.932),
@@ -231,25 +245,21 @@ _REFERENCE_PAPER = {
 }
 
 
-def _reference_row(reverse: str, reference: str) -> Row:
+def _prior_row(reverse: str, prior: str) -> Row:
     evaluation, paper = {}, {}
     for other in ("uniform", "gaussian"):
-        accuracy, correctness, tau = _REFERENCE_PAPER[reverse, reference, other]
+        accuracy, correctness, tau = _PRIOR_PAPER[reverse, prior, other]
         line = f"evaluated {other}"
-        evaluation[line] = {"reference": other}
+        evaluation[line] = {"prior": other}
         paper[line] = {4: {"kendall_tau": tau, "accuracy": accuracy / 100, "correctness": correctness / 100}}
     return Row(
-        f"{reverse}, trained {reference}", "softrank", _CGPL if reverse == "cGPL" else {},
-        lambda size: {"reference": reference}, evaluation, paper,
+        f"{reverse}, trained {prior}", "softrank", _CGPL if reverse == "cGPL" else {}, {"prior": prior},
+        evaluation=evaluation, paper=paper,
     )  # fmt: skip
 
 
-_REFERENCE = Table(
-    rows=tuple(
-        _reference_row(reverse, reference)
-        for reverse in ("cGPL", "pointer-cGPL")
-        for reference in ("uniform", "gaussian")
-    ),
+_PRIOR = Table(
+    rows=tuple(_prior_row(reverse, prior) for reverse in ("cGPL", "pointer-cGPL") for prior in ("uniform", "gaussian")),
     sizes=(4,),
     size_name="grid",
     metrics=_ORDER_METRICS,
@@ -258,9 +268,9 @@ _REFERENCE = Table(
 
 TABLES = {
     "sorting": _SORTING, "tsp": _TSP, "jigsaw": _JIGSAW, "ablation": _ABLATION, "ablation-jigsaw": _JIGSAW_ABLATION,
-    "reference": _REFERENCE,
+    "prior": _PRIOR,
 }  # fmt: skip
-SORTING_TABLES, JIGSAW_TABLES = ("sorting", "ablation"), ("jigsaw", "ablation-jigsaw", "reference")
+SORTING_TABLES, JIGSAW_TABLES = ("sorting", "ablation"), ("jigsaw", "ablation-jigsaw", "prior")
 
 
 def papers_numbers(row: Row, line: str, size: int) -> dict[str, Any]:

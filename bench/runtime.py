@@ -34,15 +34,16 @@ from timing import fix_threads, resident, timed, timed_once, timed_together
 from tqdm import tqdm
 from waves import GRIDS, STEPS, SortWaves, config_of, trained_model
 
-from softrank_ext import Samples, SoftRankConfig, SoftRankModel, sample
+from softrank_ext import Engine, Riffle, Samples, SoftRankConfig, SoftRankModel, sample
 from softrank_ext.baselines.symmetric_diffusers import model_settings, visited_times
 from softrank_ext.tasks.jigsaw import Jigsaw
 
 PARTS = ("table", "speed", "growth")
 BASELINE = "SymmetricDiffusers (GPL)"
 POINTER = "pointer-cGPL"
-EAGER: dict[str, Any] = {"compiled": False, "speculative": False}
-DECODER_MODES: dict[str, dict[str, Any]] = {"no cache": {**EAGER, "cache": False}, "cache": EAGER, "compiled": {}}
+EAGER = Engine(compiled=False, speculative=False)
+DECODER_MODES = {"no cache": replace(EAGER, cache=False), "cache": EAGER, "compiled": Engine()}
+SEQUENTIAL = Engine(speculative=False)
 # The paper's seconds for 10,000 samples on one H100 (its table of wall-clock inference time).
 PAPER = {
     (BASELINE, "one pass"): {3: 28.0, 4: 21.6, 8: 36.3},
@@ -62,7 +63,8 @@ def baseline_model(grid: int, task: SortWaves | Jigsaw) -> SoftRankModel:
     """The one-pass network of SymmetricDiffusers, with random weights."""
     torch.manual_seed(0)
     settings: dict[str, Any] = dict(model_settings("jigsaw"))
-    return SoftRankModel(replace(config_of(task), **settings, visited=visited_times(grid * grid)))
+    settings["process"] = Riffle(visited_times(grid * grid), target="previous")
+    return SoftRankModel(replace(config_of(task), **settings))
 
 
 def table_rows(grid: int, args: argparse.Namespace) -> list[report.Row]:
@@ -74,7 +76,9 @@ def table_rows(grid: int, args: argparse.Namespace) -> list[report.Row]:
     models = {BASELINE: baseline_model(grid, task), "cGPL": linear, POINTER: pointer}
     modes = [(name, mode) for name in models for mode in (["one pass"] if name == BASELINE else DECODER_MODES)]
     calls = {
-        (name, mode): partial(sample, models[name], items, decode="greedy", **DECODER_MODES.get(mode, {}))
+        (name, mode): partial(
+            sample, models[name], items, decode="greedy", seed=0, engine=DECODER_MODES.get(mode, Engine())
+        )
         for name, mode in modes
     }
     seconds = {}
@@ -112,7 +116,7 @@ def table_rows(grid: int, args: argparse.Namespace) -> list[report.Row]:
 def work_of(config: SoftRankConfig, N: int, drawn: Samples) -> tuple[float, float]:
     """Floating-point operations of a call without its embedder, and bytes of weights that one row's passes read."""
     D, F = config.d_model, config.feed_forward
-    B, K = drawn.order.shape[0] * drawn.order.shape[1], config.steps
+    B, K = drawn.order.shape[0] * drawn.order.shape[1], config.process.sampling_steps
     places = float((K * (N - 1) / drawn.accepted).sum())
     encoder = B * K * N * config.encoder_layers * (2 * (4 * D * D + 2 * D * F) + 4 * N * D)
     per_place = config.decoder_layers * (2 * (6 * D * D + 2 * D * F) + 4 * D * (N + N / 2)) + 2 * N * D
@@ -154,9 +158,8 @@ def speed_row(
     bare = SoftRankModel(replace(model.config, embedder=None), Ready())
     bare.load_state_dict({key: value for key, value in model.state_dict().items() if not key.startswith("embedder.")})
     calls = {
-        "drafts": partial(sample, bare, embedded, decode=decode),
-        "sequential": partial(sample, bare, embedded, decode=decode, speculative=False),
-        "eager": partial(sample, bare, embedded, decode=decode, **EAGER),
+        name: partial(sample, bare, embedded, decode=decode, seed=0, engine=engine)
+        for name, engine in (("drafts", Engine()), ("sequential", SEQUENTIAL), ("eager", EAGER))
     }
     if batch * N > 5000:  # seconds for a single call
         eager = timed_once(calls.pop("eager"))
@@ -210,7 +213,7 @@ def growth_rows(args: argparse.Namespace) -> list[report.Row]:
     seconds = {}
     for N in tqdm(GROWTH_PLACES, desc="growth", disable=args.json):
         items = torch.rand(GROWTH_BATCH, N, 2)
-        call = partial(sample, model, items, speculative=False)
+        call = partial(sample, model, items, seed=0, engine=SEQUENTIAL)
         seconds[N] = timed(call, repeats=3, seconds=1e9).best / GROWTH_BATCH
     first, last = GROWTH_PLACES[0], GROWTH_PLACES[-1]
     exponent = math.log(seconds[last] / seconds[first]) / math.log(last / first)
@@ -239,11 +242,11 @@ def large_sample(threads: int) -> tuple[float, int]:
     fix_threads(threads)
     torch.manual_seed(0)
     model = SoftRankModel(SoftRankConfig(embedder={"kind": "linear", "features": 2}))
-    sample(model, torch.rand(1, GROWTH_PLACES[0], 2), speculative=False)  # a warm-up, small
+    sample(model, torch.rand(1, GROWTH_PLACES[0], 2), seed=0, engine=SEQUENTIAL)  # a warm-up, small
     items = torch.rand(1, LARGE_PLACES, 2)
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak to what is resident now
     before = resident("VmRSS")
-    seconds = timed_once(lambda: sample(model, items, speculative=False))
+    seconds = timed_once(lambda: sample(model, items, seed=0, engine=SEQUENTIAL))
     return seconds, resident("VmHWM") - before
 
 

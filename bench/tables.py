@@ -6,7 +6,7 @@
 
 A few updates are timed first, and as many are made as fit into the budget, so that the rate's decay ends with it; that
 timing, evaluation and the making of TSP instances are not counted. A row that is done is not done again, and a killed
-one goes on from its checkpoint: both are looked up in --runs. The table, with the paper's numbers beside, goes to
+one is resumed from its checkpoint: both are looked up in --runs. The table, with the paper's numbers beside, goes to
 --output as Markdown and JSON after each row, with all rows of the same settings that are done. Long lists need much
 memory: lower --batch-size.
 """
@@ -24,11 +24,12 @@ import report
 import table_text
 import torch
 from paper import JIGSAW_TABLES, SORTING_TABLES, TABLES, Row, papers_numbers
-from timing import timed_once
+from timing import seconds_over_starts, timed_once
 
 from softrank_ext import model_folder
 from softrank_ext.evaluation import evaluate
 from softrank_ext.methods import method_of
+from softrank_ext.model import OrderModel
 from softrank_ext.tasks import Task
 from softrank_ext.tasks.jigsaw import Jigsaw
 from softrank_ext.tasks.sorting import Sorting
@@ -54,10 +55,12 @@ def task_of(table: str, size: int, args: argparse.Namespace) -> Task:
     return TSP(training_file=files["training"], test_file=files["test"])
 
 
-def model_of(row: Row, task: Task, args: argparse.Namespace) -> torch.nn.Module:
-    """A row's model with random weights, but for its --reader; --width is not that of DiffSort's scorers."""
+def model_of(row: Row, task: Task, args: argparse.Namespace) -> OrderModel:
+    """A row's model with random weights, except those of --reader; --width does not apply to DiffSort's scorers."""
     method = method_of(row.method)
     options = dataclasses.replace(method.options(task.name), **row.model)
+    if row.process:
+        options = dataclasses.replace(options, process=dataclasses.replace(options.process, **row.process))
     if args.width is not None and "diffsort" not in row.method:
         options = dataclasses.replace(options, d_model=args.width, feed_forward=4 * args.width)
     model = method.make(task, options)
@@ -71,7 +74,7 @@ def model_of(row: Row, task: Task, args: argparse.Namespace) -> torch.nn.Module:
 
 
 def config_of(row: Row, task: Task, size: int, args: argparse.Namespace) -> TrainConfig:
-    """How a row is trained, but for the number of updates: as its method is, with the rate decaying to the end."""
+    """How a row is trained, without the number of updates: as its method is, with the rate decaying to the end."""
     settings = {**method_of(row.method).training(task.name), **row.training(size)}
     if args.batch_size is not None:
         settings["batch_size"] = args.batch_size
@@ -80,7 +83,7 @@ def config_of(row: Row, task: Task, size: int, args: argparse.Namespace) -> Trai
     return TrainConfig(**{**settings, "schedule": "cosine", "seed": args.seed})
 
 
-def seconds_per_update(model: torch.nn.Module, task: Task, config: TrainConfig, budget: float) -> float:
+def seconds_per_update(model: OrderModel, task: Task, config: TrainConfig, budget: float) -> float:
     """Time updates of a copy of the model until a few seconds have passed, after one that reads the data."""
 
     def seconds_of(updates: int) -> float:
@@ -94,7 +97,7 @@ def seconds_per_update(model: torch.nn.Module, task: Task, config: TrainConfig, 
     return seconds / updates
 
 
-def plan(model: torch.nn.Module, task: Task, config: TrainConfig, args: argparse.Namespace) -> dict[str, Any]:
+def plan(model: OrderModel, task: Task, config: TrainConfig, args: argparse.Namespace) -> dict[str, Any]:
     """How many updates fit into the budget, and how often to keep a checkpoint: ten times, or once a minute."""
     budget = 60 * args.budget
     seconds = seconds_per_update(model, task, config, budget)
@@ -107,17 +110,13 @@ def plan(model: torch.nn.Module, task: Task, config: TrainConfig, args: argparse
 
 
 def training_seconds(folder: Path) -> float:
-    """How long a run trained, over all times that it was started: every start counts its seconds from 0."""
-    total = last = 0.0
-    for line in (folder / "metrics.jsonl").read_text().splitlines():
-        seconds = json.loads(line)["seconds"]
-        total += last if seconds < last else 0.0
-        last = seconds
-    return total + last
+    """How long a run trained, over all times that it was started."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return seconds_over_starts(json.loads(line)["seconds"] for line in lines)
 
 
 def run_row(table: str, row: Row, size: int, args: argparse.Namespace) -> bool:
-    """Train and evaluate a row at a size, going on where an earlier run stopped; False if it was interrupted."""
+    """Train and evaluate a row at a size, from where an earlier run stopped; False if it was interrupted."""
     folder = args.runs / table / f"{row.name.replace(', ', '-').replace(' ', '-')}-{size}"
     folder.mkdir(parents=True, exist_ok=True)
     settings = {name: getattr(args, name) for name in _SETTINGS}
@@ -141,9 +140,13 @@ def run_row(table: str, row: Row, size: int, args: argparse.Namespace) -> bool:
     if not train(model, task, config, folder, resume=resume, quiet=args.json).is_finished:
         return False
     trained = model_folder.from_pretrained(folder / "last")
+    assert isinstance(trained, torch.nn.Module)
     lines = []
-    for line, how in row.evaluation.items():
-        scores = evaluate(trained, task, count=args.count, batch_size=args.evaluate_batch_size, seed=args.seed, **how)
+    for line, changes in row.evaluation.items():
+        process = dataclasses.replace(trained.config.process, **changes) if changes else None
+        scores = evaluate(
+            trained, task, count=args.count, batch_size=args.evaluate_batch_size, process=process, seed=args.seed
+        )
         lines.append({"line": line, **scores})
     result = {
         "name": row.name, "size": size, "method": row.method, "model": dataclasses.asdict(trained.config),
@@ -196,7 +199,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--instances", type=int, default=20_000, help="training instances of TSP")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--runs", type=Path, default=Path("runs/tables"), help="folder of the runs, for going on")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/tables"), help="folder of the runs, which can be resumed"
+    )
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results", help="folder of the table")
     parser.add_argument("--json", action="store_true", help="print the results as one JSON line")
     return parser
@@ -218,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if args.rows and row.name not in args.rows:
                 continue
             if not run_row(args.table, row, size, args):
-                print("interrupted; the same command goes on", file=sys.stderr)
+                print("interrupted; run the same command to continue", file=sys.stderr)
                 return 130
             table_text.write(args.table, about, results_of(args.table, args), args)
     results = results_of(args.table, args)

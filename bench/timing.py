@@ -3,7 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -80,6 +80,15 @@ def _summary(values: list[float]) -> Timing:
     quarter = len(ascending) // 4
     middle = median(ascending)
     return Timing(ascending[0], middle, (ascending[-1 - quarter] - ascending[quarter]) / middle)
+
+
+def seconds_over_starts(clocks: Iterable[float]) -> float:
+    """Seconds that a run took in all, from what its clock showed line by line; it starts from 0 at every start."""
+    total = last = 0.0
+    for seconds in clocks:
+        total += last if seconds < last else 0.0
+        last = seconds
+    return total + last
 
 
 def resident(what: str) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from softrank_ext import SoftRankConfig, SoftRankModel, metrics, model_folder
+from softrank_ext import Bridge, SoftRankConfig, SoftRankModel, metrics, model_folder
 from softrank_ext.batch import Batch
 from softrank_ext.tasks.jigsaw import Jigsaw
 from softrank_ext.training import TrainConfig, train
@@ -54,7 +54,8 @@ class SortWaves:
 
 def config_of(task: SortWaves | Jigsaw) -> SoftRankConfig:
     """The settings of all models that are timed, for this task."""
-    return SoftRankConfig(dropout=0.0, steps=STEPS, embedder=task.embedder())
+    process = Bridge(sampling_steps=STEPS)
+    return SoftRankConfig(dropout=0.0, time_steps=STEPS, embedder=task.embedder(), process=process)
 
 
 def waves(grid: int) -> SortWaves:

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from softrank_ext import answers, noise, ops, show
+from softrank_ext import Bridge, answers, noise, ops, show
 from softrank_ext.sampling.trajectory import Frames, Trajectory, TrajectoryPoint
 from softrank_ext.show import walk as walks
 
-PRIOR = noise.REFERENCE_STREAM
+PRIOR = noise.PRIOR_STREAM
 
 
 def test_swapped_pairs_against_a_table():
@@ -38,7 +38,7 @@ def test_a_drawn_walk_goes_from_the_clean_order_to_the_noise_of_a_sample():
 
 
 def test_walk_runs_from_the_grid_to_the_prior():
-    times, soft_ranks, *_ = show.draw_walk(6, 50, noise_scale=0.5, seed=1)
+    times, soft_ranks, *_ = show.draw_walk(6, 50, seed=1)
     assert (times[0], times[-1], len(times)) == (0.0, 1.0, 51)
     torch.testing.assert_close(soft_ranks[0].sort().values, torch.linspace(0, 1, 6))
     assert bool(((soft_ranks >= 0) & (soft_ranks <= 1)).all())
@@ -46,7 +46,7 @@ def test_walk_runs_from_the_grid_to_the_prior():
 
 def test_walk_is_one_path():
     """A path's steps have deviation noise_scale / sqrt(steps); independent marginals would jump by about 0.3."""
-    soft_ranks = show.draw_walk(200, 400, noise_scale=0.5, seed=0).soft_ranks
+    soft_ranks = show.draw_walk(200, 400, process=Bridge(0.5)).soft_ranks
     steps = soft_ranks.diff(dim=0)
     assert float(steps.abs().max()) < 6 * 0.5 / 20
     expected = 0.5 / 20
@@ -55,7 +55,7 @@ def test_walk_is_one_path():
 
 
 def test_walk_without_noise_is_the_straight_line():
-    times, soft_ranks, *_ = show.draw_walk(7, 4, noise_scale=0.0, seed=2)
+    times, soft_ranks, *_ = show.draw_walk(7, 4, process=Bridge(0.0), seed=2)
     share = torch.tensor(times)[:, None]
     torch.testing.assert_close(soft_ranks, (1 - share) * soft_ranks[0] + share * soft_ranks[-1])
 

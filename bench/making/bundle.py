@@ -20,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the benches, when this script is run
 
 from report import markdown_table
+from timing import seconds_over_starts
 
 from softrank_ext import SoftRankModel, model_folder
 
@@ -136,14 +137,11 @@ def stage_of(run: Path, part: str) -> Record:
     losses = [line for line in lines if "loss_per_place" in line and line["iteration"] <= iteration]
     if not losses:
         raise SystemExit(f"{run / 'metrics.jsonl'} has no line up to iteration {iteration}, that of the weights")
-    # The clock starts anew when a run is resumed: the hours are the sum over its sessions.
-    ends = [line for line, after in zip(losses, [*losses[1:], {"seconds": 0.0}], strict=True)
-            if after["seconds"] < line["seconds"]]  # fmt: skip
     chosen = sorted({round(k * (len(losses) - 1) / (CURVE_POINTS - 1)) for k in range(CURVE_POINTS)})
     return {
         "run": record,
         "iteration": iteration,
-        "hours": sum(line["seconds"] for line in ends) / 3600,
+        "hours": seconds_over_starts(line["seconds"] for line in losses) / 3600,
         "curve": [(losses[index]["iteration"], losses[index]["loss_per_place"]) for index in chosen],
     }
 

@@ -25,7 +25,7 @@ from report import Row
 from result_tables import rows_of
 from timing import fix_threads, machine, timed
 
-from softrank_ext import SoftRankModel, metrics, model_folder, sample
+from softrank_ext import Engine, SoftRankModel, metrics, model_folder, sample
 from softrank_ext.evaluation import evaluate
 from softrank_ext.show import demo, draw_walk, plot_there_and_back, save_figure
 from softrank_ext.tasks.jigsaw import Jigsaw
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parents[1] / "results"
 GRIDS = {"jigsaw-3x3": 3, "jigsaw-4x4": 4}
 STEPS = (1, 2, 3, 5, 10)
-MODES: dict[str, dict[str, Any]] = {"compiled": {"compiled": True}, "eager, cached": {"compiled": False}}
+MODES = {"compiled": Engine(), "eager, cached": Engine(compiled=False)}
 # Lines of the paper's table of sorting, and how the figure calls them.
 PAPER = {
     "Soft-Rank, pointer-cGPL": "Soft-Rank, pointer (paper)",
@@ -64,8 +64,13 @@ def measure(weights: Path, count: int, sizes: tuple[int, ...]) -> dict[str, Any]
 def measure_jigsaw(model: SoftRankModel, side: int, count: int) -> dict[str, Any]:
     """Of jigsaws: where they go wrong after 5 steps; accuracy and speed by the number of steps."""
     (batch,) = Jigsaw(side).test_batches(count, count)  # type: ignore[arg-type]
-    orders = {steps: sample(model, batch.items, decode="greedy", steps=steps).order[:, 0] for steps in STEPS}
+    orders = {steps: sample(model, batch.items, decode="greedy", steps=steps, seed=0).order[:, 0] for steps in STEPS}
     last = orders[5]
+
+    def speed(steps: int, engine: Engine) -> float:
+        call = partial(sample, model, batch.items[:32], decode="greedy", steps=steps, seed=0, engine=engine)
+        return 32 / timed(call, repeats=3).best
+
     return {
         "images": count,
         "place_accuracy": metrics.place_accuracy(last, batch.order, side, side).tolist(),
@@ -74,16 +79,11 @@ def measure_jigsaw(model: SoftRankModel, side: int, count: int) -> dict[str, Any
             {
                 "steps": steps,
                 "accuracy": float(metrics.accuracy(order, batch.order).mean()),
-                "samples_per_second": {
-                    mode: 32 / timed(
-                        partial(sample, model, batch.items[:32], decode="greedy", steps=steps, **options), repeats=3
-                    ).best
-                    for mode, options in MODES.items()
-                },
+                "samples_per_second": {mode: speed(steps, engine) for mode, engine in MODES.items()},
             }
             for steps, order in orders.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def draw(measured: dict[str, Any], weights: Path, results: Path) -> Iterator[str]:

@@ -8,10 +8,10 @@ A page asks for a part with two lines, and what stands between them is replaced:
     <!-- speed: written by bench/making/readme.py -->
     <!-- end of speed -->
 
-Parts: demo (it is run, and its output shown), pictures (of the demo, which are put into bench/results), figures (what
-bench/making/figures.py has put there), bundled (metrics on the cards of the bundled models, beside the paper's), tables
-(what bench/tables.py has measured, beside the paper's), and runtime, speed, decode, ops, constraints (what the benches
-have printed into bench/results). Links in a page are relative to it.
+Parts: demo (it is run, its output shown, and its pictures go to bench/results); pictures (of the demo) and figures (of
+bench/making/figures.py), as far as they are in bench/results; bundled (metrics on the cards of the bundled models) and
+tables (what bench/tables.py has measured), beside the paper's numbers; runtime, speed, decode, ops, constraints (what
+the benches have printed into bench/results). Links in a page are relative to it.
 """
 
 import argparse
@@ -22,7 +22,6 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,7 +31,6 @@ import result_tables
 from timing import machine
 
 from softrank_ext import model_folder
-from softrank_ext.cli.main import main as softrank
 
 ROOT = Path(__file__).parents[2]
 RESULTS, WEIGHTS = ROOT / "bench" / "results", ROOT / "softrank_ext" / "weights"
@@ -56,11 +54,10 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
     def measured(name: str, make: Callable[[result_tables.Rows], str]) -> Callable[[], str]:
         return lambda: make(result_tables.rows_of(results, name))
 
-    run = lru_cache(maxsize=1)(lambda: run_demo(results))
     return {
-        "demo": lambda: run()[0],
-        "pictures": lambda: links(PICTURES, run()[1]),
-        "figures": lambda: links(FIGURES, [name for name in FIGURES if (results / name).exists()]),
+        "demo": lambda: run_demo(results),
+        "pictures": lambda: links(PICTURES, results),
+        "figures": lambda: links(FIGURES, results),
         "bundled": lambda: result_tables.bundled_table(weights),
         "tables": lambda: result_tables.measured_tables(results),
         "runtime": measured("runtime", result_tables.runtime_table),
@@ -71,10 +68,12 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
     }
 
 
-def run_demo(results: Path) -> tuple[str, list[str]]:
-    """The demo's output as a block of text, and the names of its pictures, which are copied into `results`."""
+def run_demo(results: Path) -> str:
+    """The demo's output as a block of text; its pictures are copied into `results`."""
     if not model_folder.bundled_names():
-        return "No model is bundled yet.", []
+        return "No model is bundled yet."
+    from softrank_ext.cli.main import main as softrank
+
     start = Path.cwd()
     with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()) as printed:
         os.chdir(folder)
@@ -84,18 +83,19 @@ def run_demo(results: Path) -> tuple[str, list[str]]:
         finally:
             os.chdir(start)
         output = Path(folder) / "outputs" / "demo"
-        pictures = [name for name in PICTURES if (output / name).exists()]
-        for name in pictures:
-            shutil.copy(output / name, results)
+        for name in PICTURES:
+            if (output / name).exists():
+                shutil.copy(output / name, results)
     about = machine()
     lines = ["```text", "$ softrank demo", *printed.getvalue().rstrip().splitlines(), "```", ""]
     lines += [f"That was on {about['cores']} cores ({about['processor']}, torch {about['torch']})."]
-    return "\n".join(lines), pictures
+    return "\n".join(lines)
 
 
-def links(texts: Mapping[str, str], names: Sequence[str]) -> str:
-    """The pictures of bench/results with their texts."""
-    return "\n\n".join(f"![{texts[name]}](bench/results/{name})\n\n{texts[name]}." for name in names)
+def links(texts: Mapping[str, str], results: Path) -> str:
+    """Those of the pictures that are in `results`, with their texts."""
+    shown = {name: text for name, text in texts.items() if (results / name).exists()}
+    return "\n\n".join(f"![{text}](bench/results/{name})\n\n{text}." for name, text in shown.items())
 
 
 def filled(text: str, parts: Mapping[str, Callable[[], str]], page: Path) -> str:

@@ -21,6 +21,7 @@ import tyro
 from softrank_ext import build_info, model_folder
 from softrank_ext.constraints import Constraining, Constraints, read_constraints
 from softrank_ext.methods import METHODS, method_of
+from softrank_ext.processes import Bridge
 from softrank_ext.sampling import sample
 
 # What a task's best model is best at.
@@ -520,7 +521,7 @@ def _walk(
         raise ImportError('walk draws with matplotlib: pip install "softrank_ext[plots]"') from error
     if items < 1:
         raise ValueError(f"--items must be at least 1, got {items}")
-    walk = show.draw_walk(items, steps, noise_scale=noise_scale, seed=seed)
+    walk = show.draw_walk(items, steps, process=Bridge(noise_scale=noise_scale), seed=seed)
     orders = walk.order
     changes = int((orders[1:] != orders[:-1]).any(1).sum())
     swapped = int(show.swapped_pairs(walk.ranks)[-1])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext.permutations import ranks_of
-from softrank_ext.processes import bridge
+from softrank_ext.processes.bridge import lift_to_grid
 
 PAGE_TITLE = "From noise to an order"
 
@@ -98,7 +98,7 @@ class Trajectory(Sequence[TrajectoryPoint]):
                 numbers[predicted[:, :count]],
             )
         end = predicted[-1:]
-        z_clean = bridge.lift_to_grid(ranks_of(end), dtype=soft_ranks.dtype)
+        z_clean = lift_to_grid(ranks_of(end), dtype=soft_ranks.dtype)
         times = [*(point.t for point in self._points), 0.0]
         return Frames(times, torch.cat((soft_ranks, z_clean)), torch.cat((order, end)), torch.cat((predicted, end)))
 

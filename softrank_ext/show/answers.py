@@ -1,8 +1,8 @@
 """Answers of one instance as pictures: pairwise probabilities, top k, intervals of places; and calibration over many.
 
 Functions take what `softrank_ext.answers` returns for one instance: `plot_pairwise(pairwise(samples[0]))`. order: (N,)
-int64 or a `Consensus`, in which items are listed; by default the order that the answer itself suggests. axes: where to
-draw, None for a new figure.
+int64 or a `Consensus`, in which items are listed; by default the order that the answer itself suggests. Padding is left
+out. axes: where to draw, None for a new figure.
 """
 
 import math
@@ -27,7 +27,8 @@ def plot_pairwise(
     """P(row's item stands before column's); by default, items of a high mean probability come first."""
     _check_one(before.value, "before", ("N", "N"))
     axes = axes_or_new(axes)
-    listed = _order_of(order, -before.value.sum(1))
+    is_real = ~before.value.diagonal().isnan()
+    listed = _order_of(order, -before.value.nansum(1), is_real)
     items = listed.tolist()
     shown = before.value[listed][:, listed].masked_fill(torch.eye(len(items), dtype=torch.bool), math.nan)
     image = axes.imshow(shown.tolist(), cmap="PuOr", vmin=0, vmax=1)
@@ -56,7 +57,7 @@ def plot_top_k(
     """
     _check_one(among.value, "among", ("N",))
     axes = axes_or_new(axes)
-    listed = _order_of(order, -among.value)
+    listed = _order_of(order, -among.value, ~among.value.isnan())
     heights = list(range(len(listed)))
     axes.barh(
         heights, among.value[listed].tolist(), color=OURS, xerr=(2 * among.standard_error[listed]).tolist(),
@@ -65,7 +66,7 @@ def plot_top_k(
     if exact is not None:
         axes.plot(exact[listed].tolist(), heights, "D", color=WRONG, markersize=6, fillstyle="none", label="exact")
         axes.legend(frameon=False, loc="lower right")
-    k = round(float(among.value.sum()))  # every sample has k items among its first k
+    k = round(float(among.value.nansum()))  # every sample has k items among its first k
     axes.set(yticks=heights, yticklabels=listed.tolist(), ylabel="item", xlim=(0, 1.05))
     axes.set_title(f"P(among the first {k})")
     axes.invert_yaxis()
@@ -86,7 +87,7 @@ def plot_rank_interval(
     low, high = interval.low, interval.high
     _check_one(low, "interval", ("N",))
     axes = axes_or_new(axes)
-    listed = _order_of(order, low + high)
+    listed = _order_of(order, low + high, low >= 0)
     heights = list(range(len(listed)))
     ends = (low - 2 * interval.low_error).clamp(min=0), (high + 2 * interval.high_error).clamp(max=len(listed) - 1)
     axes.hlines(heights, ends[0][listed].tolist(), ends[1][listed].tolist(), color="0.4", linewidth=1, zorder=0)
@@ -128,8 +129,10 @@ def _check_one(value: Tensor, name: str, shape: tuple[str, ...]) -> None:
         )
 
 
-def _order_of(order: Tensor | Consensus | None, keys: Tensor) -> Tensor:
-    """The order given, or that of ascending keys."""
+def _order_of(order: Tensor | Consensus | None, keys: Tensor, is_real: Tensor) -> Tensor:
+    """The real items in the order given, or by ascending keys."""
     if order is None:
-        return keys.argsort(stable=True)
-    return order.order if isinstance(order, Consensus) else order
+        order = keys.argsort(stable=True)
+    elif isinstance(order, Consensus):
+        order = order.order
+    return order[is_real[order]]

@@ -20,7 +20,7 @@ from torch import Tensor
 from softrank_ext import metrics, model_folder
 from softrank_ext.batch import Batch
 from softrank_ext.model import SoftRankModel
-from softrank_ext.sampling import Samples, sample
+from softrank_ext.sampling import Samples, pins_of, sample
 from softrank_ext.show.instances import plot_jigsaw, plot_sorting, plot_tour
 from softrank_ext.show.style import save_figure
 from softrank_ext.tasks import Task
@@ -165,12 +165,12 @@ def _run_case(task: str, n: int, model: SoftRankModel, seed: int, output: Path) 
     def timed(decode: str, draws: int) -> tuple[Samples, float]:
         begin = time.perf_counter()
         samples = sample(
-            model, batch.items, first=batch.first, num_samples=draws, steps=STEPS, decode=decode, seed=seed,
-            record=draws == 1,
+            model, batch.items, constraints=pins_of(batch.first), num_samples=draws, steps=STEPS, decode=decode,
+            seed=seed, record=draws == 1,
         )  # fmt: skip
         return samples, time.perf_counter() - begin
 
-    sample(model, batch.items[:1], first=None if batch.first is None else batch.first[:1], steps=1)  # warm-up
+    sample(model, batch.items[:1], steps=1, seed=seed)  # warm-up
     samples, seconds = timed("greedy", 1)
     rows = [_row_of(task, made_by, batch, samples.order[:, 0], 1, seconds)]
     if task == "tsp":

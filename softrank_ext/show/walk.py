@@ -1,16 +1,19 @@
 """The forward process of one instance: a path of the bridge from a clean order to noise, and its picture."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from softrank_ext import noise, ops
+from softrank_ext import ops
 from softrank_ext.checks import check_integer, check_tensor
+from softrank_ext.noise import BRIDGE_STREAM, TRAINING_STREAM, RowNoise
 from softrank_ext.permutations import ranks_of
-from softrank_ext.processes import bridge
+from softrank_ext.processes import Bridge
+from softrank_ext.processes.bridge import lift_to_grid
 from softrank_ext.show.style import WRONG, Colour, place_colour
 
 if TYPE_CHECKING:
@@ -31,28 +34,26 @@ class Walk(NamedTuple):
 
 
 def draw_walk(
-    items: int, steps: int = 200, *, noise_scale: float = 0.5, seed: int = 0, clean_order: Tensor | None = None
+    items: int, steps: int = 200, *, process: Bridge = Bridge(), seed: int = 0, clean_order: Tensor | None = None
 ) -> Walk:
     """One path of the bridge between a clean order and noise.
 
-    clean_order: (items,) int64, None for a random one. The noise is what `sample` with this seed starts its first
-    sample from. The path is drawn from time 1 down to 0, each value given the one before (`bridge.reverse_step` with
-    the true clean end), so that it is one path and not a set of unrelated marginals.
+    process: its noise scale and prior. clean_order: (items,) int64, None for a random one. The noise is what `sample`
+    with this seed starts its first sample from. The path is drawn from time 1 down to 0, each value given the one
+    before (`Bridge.step_back` with the true clean end), so that it is one path and not a set of unrelated marginals.
     """
     check_integer("items", items, 1)
-    number = torch.tensor([0])
+    row = RowNoise(seed, torch.tensor([0]), items)
     if clean_order is None:
-        order, _ = ops.decode_chamber(noise.uniform(seed, number, 0, items, stream=noise.TRAINING_STREAM))
+        order, _ = ops.decode_chamber(row.uniform(0, TRAINING_STREAM))
     else:
         order = check_tensor("clean_order", clean_order, (items,), torch.int64)[None]
-    z_clean = bridge.lift_to_grid(ranks_of(order))
-    z_t = noise.uniform(seed, number, 0, items, stream=noise.REFERENCE_STREAM)
-    times = bridge.time_grid(steps)
-    path = [z_t]
+    z_clean = lift_to_grid(ranks_of(order))
+    exact = replace(process, carry="exact", sampling_steps=steps)
+    times = exact.times()
+    path = [exact.draw_prior(row)]
     for step, (t, s) in enumerate(pairwise(times)):
-        step_noise = noise.normal(seed, number, step, items, stream=noise.BRIDGE_STREAM)
-        z_t = bridge.reverse_step(z_t, z_clean, t, s, step_noise, noise_scale=noise_scale)
-        path.append(z_t)
+        path.append(exact.step_back(path[-1], z_clean, t, s, row.normal(step, BRIDGE_STREAM)))
     soft_ranks = ops.reflect(torch.cat(path[::-1]))  # (T, items)
     return Walk(times[::-1], soft_ranks, *ops.decode_chamber(soft_ranks))
 
