@@ -83,7 +83,11 @@ def test_mask():
     like = torch.zeros(2, 3)
     checks.check_mask("mask", torch.ones(2, 3, dtype=torch.bool), "order", like)
     wanted = r"^mask must be a bool tensor of the shape of order \(2, 3\), got "
-    for wrong, got in ((torch.ones(2, 3), r"\(2, 3\) float32$"), (torch.ones(3).bool(), r"\(3,\) bool$"), (True, "bool$")):
+    for wrong, got in (
+        (torch.ones(2, 3), r"\(2, 3\) float32$"),
+        (torch.ones(3).bool(), r"\(3,\) bool$"),
+        (True, "bool$"),
+    ):
         with pytest.raises(ValueError, match=wanted + got):
             checks.check_mask("mask", wrong, "order", like)
     elsewhere = torch.ones(2, 3, dtype=torch.bool, device="meta")

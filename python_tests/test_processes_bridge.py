@@ -308,7 +308,9 @@ FIRST = torch.tensor([2, 3, 1])
 
 
 def _rows(dtype: torch.dtype = torch.float64, *, is_padded: bool = True, is_fixed: bool = True) -> noise.RowNoise:
-    return noise.RowNoise(9, torch.tensor([4, 0, 7]), 4, dtype, MASK if is_padded else None, FIRST if is_fixed else None)
+    return noise.RowNoise(
+        9, torch.tensor([4, 0, 7]), 4, dtype, MASK if is_padded else None, FIRST if is_fixed else None
+    )
 
 
 def _along_real_items(drawn: Tensor) -> Tensor:

@@ -172,7 +172,10 @@ def test_many_riffles_make_every_order_equally_likely():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: riffle.draw_labels(torch.rand(2, 3), 1), r"uniform must be a \(B, N\) tensor of float64, got \(2, 3\) float32"),
+        (
+            lambda: riffle.draw_labels(torch.rand(2, 3), 1),
+            r"uniform must be a \(B, N\) tensor of float64, got \(2, 3\) float32",
+        ),
         (lambda: riffle.draw_labels(uniform(0, 2), 53), "riffles must be an integer from 0 to 52, got 53"),
         (lambda: riffle.reverse_step(identity(2), identity(2), 2, 2, uniform(0, 2)), "0 <= s < t, got s = 2 and t = 2"),
         (lambda: riffle.reverse_step(identity(2), identity(2), 60, 2, uniform(0, 2)), "t must be an integer from 0"),
