@@ -14,7 +14,10 @@ BUNDLED = Path(__file__).parent / "weights"
 _ABOUT = {
     "jigsaw-3x3": ("puts 9 patches of a photo in order", "(B, 9, 3, 10, 10) uint8: patches of CIFAR-10 images"),
     "jigsaw-4x4": ("puts 16 patches of a photo in order", "(B, 16, 3, 8, 8) uint8: patches of CIFAR-10 images"),
-    "preferences-dublin-north": ("draws ballots of the Dublin North election of 2002", "(B, 12) int64: candidates 0 to 11"),
+    "preferences-dublin-north": (
+        "draws ballots of the Dublin North election of 2002",
+        "(B, 12) int64: candidates 0 to 11",
+    ),
     "sorting": ("sorts handwritten four-digit numbers", "(B, N, 1, 28, 112) uint8: four MNIST digits side by side"),
     "tsp": ("finds short round trips", "(B, N, 2) float: points in the unit square"),
 }
