@@ -118,7 +118,7 @@ def test_commands_of_page_exist(page):
 
 
 def test_unknown_commands_and_options_are_noticed():
-    assert unknown_options(["walk", "--noise-scale", "0.2"]) == []
+    assert unknown_options(["walk", "--process.noise-scale", "0.2"]) == []
     assert unknown_options(["walk", "--noise-scales", "0.2"]) == ["--noise-scales"]
     with pytest.raises(KeyError):
         unknown_options(["wander"])
