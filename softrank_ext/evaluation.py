@@ -36,7 +36,7 @@ def evaluate(
     best_by: str = "log_prob",
     symmetries: int = 1,
     seed: int = 0,
-    engine: Engine = Engine(),  # noqa: B008 (frozen)
+    engine: Engine = Engine(),
 ) -> Row:
     """One row of a table: the settings, the mean of each of the task's metrics, and its standard error.
 

@@ -116,10 +116,10 @@ class DiffSortModel(nn.Module):
         embedded: Tensor,
         t: float | Tensor,
         mask: Tensor | None = None,
-        choices: ops.Choices = ops.Choices(),  # noqa: B008 (frozen)
+        choices: ops.Choices = ops.Choices(),
         *,
         order: Tensor | None = None,
-        engine: Engine = Engine(),  # noqa: B008 (frozen)
+        engine: Engine = Engine(),
         packed_weights: None = None,
     ) -> ops.DecodedOrder:
         """Slots by ascending scores (`embedded`), the lower slot first where they are equal; see `OrderModel`."""

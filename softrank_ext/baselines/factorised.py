@@ -153,10 +153,10 @@ class FactorisedModel(nn.Module):
         embedded: Tensor,
         t: float | Tensor,
         mask: Tensor | None = None,
-        choices: ops.Choices = ops.Choices(),  # noqa: B008 (frozen)
+        choices: ops.Choices = ops.Choices(),
         *,
         order: Tensor | None = None,
-        engine: Engine = Engine(),  # noqa: B008 (frozen)
+        engine: Engine = Engine(),
         packed_weights: None = None,
     ) -> ops.DecodedOrder:
         """Draw the numbers of the code, or take the most likely ones: they are independent. See `OrderModel`."""

@@ -1,24 +1,32 @@
 """Puts a trained model into the package, with a card that is written from the run's own records.
 
-    python bench/bundle.py sorting runs/sorting runs/sorting-slow
+    python bench/making/bundle.py sorting runs/sorting runs/sorting-slow
     softrank evaluate sorting softrank_ext/weights/sorting --task.num-items 9 --count 2000 --output nine.json
-    python bench/bundle.py sorting runs/sorting runs/sorting-slow --evaluation nine.json
+    python bench/making/bundle.py sorting runs/sorting runs/sorting-slow --evaluation nine.json
 
 The runs are the stages of the training, oldest first; the weights are those of the last one (`last/`, or `best/` with
 --best), matrices in float16. The card, README.md beside the weights, lists each stage (run.json, metrics.jsonl) and the
-evaluations, which must be of these very weights: that is checked by their SHA-256. No number in it is typed by hand.
+evaluations, which must be of these weights: their SHA-256 is checked. No number in it is typed by hand.
 """
 
 import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the benches, when this script is run
+
+from report import markdown_table
+from timing import seconds_over_starts
 
 from softrank_ext import SoftRankModel, model_folder
 
-WEIGHTS = Path(__file__).parents[1] / "softrank_ext" / "weights"
+Record = dict[str, Any]
+
+WEIGHTS = Path(__file__).parents[2] / "softrank_ext" / "weights"
 MOST_BYTES = 30_000_000  # of all bundled models together
 CURVE_POINTS = 8
 DATA = {
@@ -51,7 +59,7 @@ def bundle(name: str, runs: Sequence[Path], evaluations: Sequence[Path], part: s
 
 
 def card(
-    name: str, model: SoftRankModel, runs: Sequence[Path], evaluations: Sequence[dict], part: str, folder: Path
+    name: str, model: SoftRankModel, runs: Sequence[Path], evaluations: Sequence[Record], part: str, folder: Path
 ) -> str:
     """The model card, as Markdown."""
     stages = [stage_of(run, part if run == runs[-1] else "last") for run in runs]
@@ -63,7 +71,7 @@ def card(
         "",
         f'`SoftRankModel.from_pretrained("{name}")`: {first["run"]["task"]["name"]}, {config.head} head, width '
         f"{config.d_model}, {config.encoder_layers} + {config.decoder_layers} layers, {parameters:,} parameters, "
-        f"{size_of(folder)} with matrices in float16. Written by `bench/bundle.py`.",
+        f"{size_of(folder)} with matrices in float16. Written by `bench/making/bundle.py`.",
         "",
         f"SHA-256 of the weights: `{model_folder.hash_of(folder)}`",
         "",
@@ -73,7 +81,7 @@ def card(
         f"{'' if versions['threads'] == 1 else 's'} of a shared machine ({versions['cpu_capability']}, "
         f"torch {versions['torch_running']}). The weights are the running average that training keeps.",
         "",
-        *table(
+        *markdown_table(
             ("stage", "iterations", "batch", "seed", "hours", "loss per place at the end"),
             (
                 (
@@ -99,7 +107,7 @@ def card(
     return "\n".join(lines).rstrip() + "\n"
 
 
-def generated_files(runs: Sequence[Path], stages: Sequence[dict]) -> list[str]:
+def generated_files(runs: Sequence[Path], stages: Sequence[Record]) -> list[str]:
     """Lines that tell how the training files were made, of those that `softrank generate tsp` made."""
     commands = {}
     for run, stage in zip(runs, stages, strict=True):
@@ -116,7 +124,7 @@ def generated_files(runs: Sequence[Path], stages: Sequence[dict]) -> list[str]:
     return ["```bash", *commands.values(), "```", ""] if commands else []
 
 
-def stage_of(run: Path, part: str) -> dict:
+def stage_of(run: Path, part: str) -> Record:
     """What a run's folder tells: its record, the iteration of the weights in `part`, hours until then, the curve."""
     record = json.loads((run / "run.json").read_text())
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -129,26 +137,23 @@ def stage_of(run: Path, part: str) -> dict:
     losses = [line for line in lines if "loss_per_place" in line and line["iteration"] <= iteration]
     if not losses:
         raise SystemExit(f"{run / 'metrics.jsonl'} has no line up to iteration {iteration}, that of the weights")
-    # The clock starts anew when a run is resumed: the hours are the sum over its sessions.
-    ends = [line for line, after in zip(losses, [*losses[1:], {"seconds": 0.0}], strict=True)
-            if after["seconds"] < line["seconds"]]  # fmt: skip
     chosen = sorted({round(k * (len(losses) - 1) / (CURVE_POINTS - 1)) for k in range(CURVE_POINTS)})
     return {
         "run": record,
         "iteration": iteration,
-        "hours": sum(line["seconds"] for line in ends) / 3600,
+        "hours": seconds_over_starts(line["seconds"] for line in losses) / 3600,
         "curve": [(losses[index]["iteration"], losses[index]["loss_per_place"]) for index in chosen],
     }
 
 
-def metrics_table(rows: Sequence[dict]) -> list[str]:
+def metrics_table(rows: Sequence[Record]) -> list[str]:
     """Rows of an evaluation, each metric as its mean and standard error."""
     names = list(rows[0]["metrics"])
 
-    def score(row: dict, name: str) -> str:
+    def score(row: Record, name: str) -> str:
         return "{mean:.4f} ± {standard_error:.4f}".format(**row["metrics"][name])
 
-    return table(
+    return markdown_table(
         ("steps", "decode", "best of", "instances", *(name.replace("_", " ") for name in names)),
         (
             (
@@ -160,13 +165,8 @@ def metrics_table(rows: Sequence[dict]) -> list[str]:
     )  # fmt: skip
 
 
-def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Lines of a Markdown table."""
-    return [f"| {' | '.join(map(str, line))} |" for line in (head, ["---"] * len(head), *rows)]
-
-
 def without_folders(command: str) -> str:
-    """A command with absolute paths cut to their last part: folders of the machine are of no use to others."""
+    """A command with absolute paths cut to their last part: folders of this machine mean nothing to others."""
     return re.sub(r"(?<![\w.])/(?:[^\s/'\"]+/)+", "", command)
 
 
