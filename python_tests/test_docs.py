@@ -105,7 +105,7 @@ def test_calls_fit_on_one_line(page):
     for block in code_blocks(page, "python"):
         calls = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
         assert all(call.lineno == call.end_lineno for call in calls)
-        assert all(len(line) <= 140 for line in block.splitlines())
+        assert all(len(line) <= 120 for line in block.splitlines())
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])  # which has old ones
