@@ -26,7 +26,7 @@ import torch
 from paper import JIGSAW_TABLES, SORTING_TABLES, TABLES, Row, papers_numbers
 from timing import seconds_over_starts, timed_once
 
-from softrank_ext import model_folder
+from softrank_ext import model_folder, pretrained
 from softrank_ext.evaluation import evaluate
 from softrank_ext.methods import method_of
 from softrank_ext.model import OrderModel
@@ -66,7 +66,7 @@ def model_of(row: Row, task: Task, args: argparse.Namespace) -> OrderModel:
     model = method.make(task, options)
     if args.reader is not None:
         try:
-            model.embedder.load_state_dict(model_folder.from_pretrained(args.reader).embedder.state_dict())
+            model.embedder.load_state_dict(pretrained.from_pretrained(args.reader).embedder.state_dict())
         except RuntimeError as error:
             raise SystemExit(f"--reader {args.reader} does not fit {row.name}: {error}") from error
         model.embedder.requires_grad_(False)
@@ -139,7 +139,7 @@ def run_row(table: str, row: Row, size: int, args: argparse.Namespace) -> bool:
     print(f"{row.name}, {TABLES[table].size_name} {size}: {planned['iterations']} updates", file=sys.stderr)
     if not train(model, task, config, folder, resume=resume, quiet=args.json).is_finished:
         return False
-    trained = model_folder.from_pretrained(folder / "last")
+    trained = pretrained.from_pretrained(folder / "last")
     assert isinstance(trained, torch.nn.Module)
     lines = []
     for line, changes in row.evaluation.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from softrank_ext import Bridge, SoftRankConfig, SoftRankModel, metrics, model_folder
+from softrank_ext import Bridge, SoftRankConfig, SoftRankModel, metrics, pretrained
 from softrank_ext.batch import Batch
 from softrank_ext.tasks.jigsaw import Jigsaw
 from softrank_ext.training import TrainConfig, train
@@ -68,7 +68,7 @@ def trained_model(grid: int, args: argparse.Namespace) -> tuple[SoftRankModel, S
     bundled = f"jigsaw-{grid}x{grid}"
     if args.checkpoint is not None:
         return SoftRankModel.from_pretrained(args.checkpoint), waves(grid), str(args.checkpoint)
-    if bundled in model_folder.bundled_names():
+    if bundled in pretrained.bundled_names():
         task = Jigsaw(grid=grid)  # type: ignore[arg-type]
         try:
             next(task.test_batches(1, 1))

@@ -9,7 +9,7 @@ import pytest
 import synthetic_data
 import torch
 
-from softrank_ext import model_folder
+from softrank_ext import pretrained
 
 BENCH = Path(__file__).parents[1] / "bench"
 pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench folder")
@@ -62,9 +62,9 @@ def result_tables():
 
 def test_readme_gets_the_output_of_the_demo(readme, weights, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(model_folder, "BUNDLED", tmp_path / "nowhere")
+    monkeypatch.setattr(pretrained, "BUNDLED", tmp_path / "nowhere")
     assert readme.run_demo(tmp_path) == "No model is bundled yet."
-    monkeypatch.setattr(model_folder, "BUNDLED", weights)
+    monkeypatch.setattr(pretrained, "BUNDLED", weights)
     parts = readme.parts_of(tmp_path, weights)
     text = parts["demo"]()
     assert text.startswith("```text\n$ softrank demo\ntask ") and "Skipped: no model tsp" in text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from softrank_ext.model_folder import bundled_names
+from softrank_ext.pretrained import bundled_names
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text() if (ROOT / "README.md").exists() else ""

@@ -25,7 +25,7 @@ from report import Row
 from result_tables import rows_of
 from timing import fix_threads, machine, timed
 
-from softrank_ext import Engine, SoftRankModel, metrics, model_folder, sample
+from softrank_ext import Engine, SoftRankModel, metrics, model_folder, pretrained, sample
 from softrank_ext.evaluation import evaluate
 from softrank_ext.show import demo, draw_walk, plot_there_and_back, save_figure
 from softrank_ext.tasks.jigsaw import Jigsaw
@@ -182,7 +182,7 @@ def main() -> int:
     parser.add_argument("--measure", action="store_true", help="evaluate the models first (needs SOFTRANK_DATA)")
     parser.add_argument("--count", type=int, default=500, help="lists or images per evaluation")
     parser.add_argument("--sizes", type=int, nargs="+", default=(5, 9, 15, 32, 52), help="numbers per list")
-    parser.add_argument("--weights", type=Path, default=model_folder.BUNDLED, help="folder of models by name")
+    parser.add_argument("--weights", type=Path, default=pretrained.BUNDLED, help="folder of models by name")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the benches, when this scr
 import result_tables
 from timing import machine
 
-from softrank_ext import model_folder
+from softrank_ext import pretrained
 
 ROOT = Path(__file__).parents[2]
 RESULTS, WEIGHTS = ROOT / "bench" / "results", ROOT / "softrank_ext" / "weights"
@@ -70,7 +70,7 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
 
 def run_demo(results: Path) -> str:
     """The demo's output as a block of text; its pictures are copied into `results`."""
-    if not model_folder.bundled_names():
+    if not pretrained.bundled_names():
         return "No model is bundled yet."
     from softrank_ext.cli.main import main as softrank
 

@@ -355,12 +355,12 @@ class SoftRankModel(nn.Module):
 
     @staticmethod
     def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> "SoftRankModel":
-        """Read a saved or bundled model, in eval mode: `model_folder.from_pretrained`."""
-        from softrank_ext import model_folder
+        """Read a saved or bundled model, in eval mode: `softrank_ext.from_pretrained`."""
+        from softrank_ext.pretrained import from_pretrained
 
-        model = model_folder.from_pretrained(name_or_folder, embedder=embedder)
+        model = from_pretrained(name_or_folder, embedder=embedder)
         if not isinstance(model, SoftRankModel):
-            raise ValueError(f"{name_or_folder} holds a {model.model_type} model: use model_folder.from_pretrained")
+            raise ValueError(f"{name_or_folder} holds a {model.model_type} model: use softrank_ext.from_pretrained")
         return model
 
     def _gpl_scores(self, embedded: Tensor, t: float | Tensor, mask: Tensor | None) -> Tensor:

@@ -20,7 +20,7 @@ class OrderModel(Protocol):
     """
 
     model_type: str
-    config_type: type
+    config_type: Any
     config: Any
 
     @property

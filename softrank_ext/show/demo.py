@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext import metrics, model_folder
+from softrank_ext import metrics, model_folder, pretrained
 from softrank_ext.batch import Batch
 from softrank_ext.model import SoftRankModel
 from softrank_ext.sampling import Samples, pins_of, sample
@@ -76,7 +76,7 @@ def run(
     no model is there.
     """
     cases = _cases_of(task, n)
-    folder = model_folder.BUNDLED if weights is None else Path(weights)
+    folder = pretrained.BUNDLED if weights is None else Path(weights)
     names = {case: model_name(*case) for case in cases}
     missing = [
         name for name in dict.fromkeys(names.values()) if not (folder / name / model_folder.CONFIG_FILE).exists()

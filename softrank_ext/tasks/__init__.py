@@ -13,7 +13,10 @@ from softrank_ext.batch import Batch
 
 
 class Task(Protocol):
-    """What training and evaluation ask of a task."""
+    """What training and evaluation ask of a task.
+
+    A task may also have `data_facts()`, the `DataFacts` that a model made for it keeps (`methods`).
+    """
 
     name: str
 

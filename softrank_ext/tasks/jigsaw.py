@@ -13,6 +13,7 @@ from torch import Tensor
 
 from softrank_ext import metrics
 from softrank_ext.batch import Batch
+from softrank_ext.model import DataFacts
 from softrank_ext.permutations import arrange, ranks_of
 from softrank_ext.tasks import data
 from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
@@ -53,6 +54,10 @@ class Jigsaw:
 
     def max_items(self) -> int:
         return self.grid**2
+
+    def data_facts(self) -> DataFacts:
+        """As many patches as the grid has."""
+        return DataFacts(num_items=(self.grid**2, self.grid**2))
 
     def training_batch(self, seed: int, step: int, size: int) -> Batch:
         images = data.cifar10(True, self.root)

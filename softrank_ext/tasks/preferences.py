@@ -20,6 +20,7 @@ from torch import Tensor
 
 from softrank_ext import metrics
 from softrank_ext.batch import Batch
+from softrank_ext.model import DataFacts
 from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
 
 ENDINGS = (".soc", ".soi", ".csv")
@@ -58,6 +59,10 @@ class Preferences:
 
     def max_items(self) -> int:
         return len(_read(self.file).names)
+
+    def data_facts(self) -> DataFacts:
+        """All alternatives of the file."""
+        return DataFacts(num_items=(self.max_items(), self.max_items()))
 
     def training_batch(self, seed: int, step: int, size: int) -> Batch:
         voters, _ = self._voters()

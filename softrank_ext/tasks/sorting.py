@@ -14,6 +14,7 @@ from torch import Tensor
 
 from softrank_ext import metrics
 from softrank_ext.batch import Batch
+from softrank_ext.model import DataFacts
 from softrank_ext.tasks import data
 from softrank_ext.tasks.draws import generator_of, random_orders
 
@@ -57,6 +58,11 @@ class Sorting:
 
     def max_items(self) -> int:
         return self.num_items
+
+    def data_facts(self) -> DataFacts:
+        """As many numbers as the options say."""
+        least = self.num_items if self.min_items is None else self.min_items
+        return DataFacts(num_items=(least, self.num_items))
 
     def training_batch(self, seed: int, step: int, size: int) -> Batch:
         images, labels = data.mnist(True, self.root)

@@ -30,6 +30,7 @@ from tqdm import tqdm
 from softrank_ext import metrics
 from softrank_ext._libraries import compiled_module, uses_reference
 from softrank_ext.batch import Batch
+from softrank_ext.model import DataFacts
 from softrank_ext.permutations import check_order
 from softrank_ext.tasks.draws import generator_of, rows_of_passes
 
@@ -80,6 +81,12 @@ class TSP:
         if not files:
             raise ValueError("a TSP task needs a training_file or a test_file")
         return max(_read(name)[0].shape[1] for name in files)
+
+    def data_facts(self) -> DataFacts:
+        """Closed tours from a fixed start, through points of the unit square; N as in the training files."""
+        sizes = [_read(name)[0].shape[1] for name in self._training_files()]
+        num_items = (min(sizes), max(sizes)) if sizes else None
+        return DataFacts("tour", self.direction, True, num_items, (0.0, 1.0), "unit square")
 
     def _training_files(self) -> tuple[str, ...]:
         if self.training_file is None:
