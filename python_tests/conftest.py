@@ -9,6 +9,7 @@ import torch
 from hypothesis import settings
 from synthetic_runs import BALLOTS
 
+from softrank_ext import Bridge, DataFacts, Riffle
 from softrank_ext.model import DECODER_HEADS, SoftRankConfig, SoftRankModel
 
 # The same examples in every run, and no verdict about the machine's speed.
@@ -30,7 +31,13 @@ def make_model() -> Callable[..., SoftRankModel]:
     """Makes tiny models of items (N, 2) whose random weights give distributions far from uniform."""
 
     def make(
-        head: str, dtype: torch.dtype = torch.float32, *, norm_first: bool = True, max_items: int = 200
+        head: str,
+        dtype: torch.dtype = torch.float32,
+        *,
+        norm_first: bool = True,
+        max_items: int = 200,
+        process: Bridge | Riffle = Bridge(),  # noqa: B008 (frozen)
+        fixed_start: bool = False,
     ) -> SoftRankModel:
         torch.manual_seed(7)
         config = SoftRankConfig(
@@ -43,6 +50,8 @@ def make_model() -> Callable[..., SoftRankModel]:
             max_items=max_items if head == "linear" else None,
             norm_first=norm_first,
             embedder={"kind": "linear", "features": 2},
+            process=process,
+            data=DataFacts(fixed_start=fixed_start),
         )
         model = SoftRankModel(config).to(dtype)
         with torch.no_grad():

@@ -99,7 +99,7 @@ class SoftRankConfig:
         data = fields.pop("data", {})
         if not isinstance(data, Mapping):
             raise ValueError(f"data must be an object, got {data!r}")
-        _check_names(fields, cls, "")
+        _check_names(fields, cls, "config has ")
         _check_names(data, DataFacts, "data has ")
         return cls(**{**fields, "process": process_from_json(fields["process"]), "data": DataFacts(**data)})
 

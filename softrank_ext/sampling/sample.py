@@ -14,7 +14,7 @@ from softrank_ext.checks import check_integer, check_seed, check_tensor, describ
 from softrank_ext.choices import Beam, Decode, Draw, Engine, decode_of
 from softrank_ext.constraints import Constraining, settings_of
 from softrank_ext.model import OrderModel
-from softrank_ext.processes import Process, process_of_call
+from softrank_ext.processes import OnePass, Process, process_of_call
 from softrank_ext.sampling.conditioning import conditions_of, resampled
 from softrank_ext.sampling.reverse import Call, Rows, reverse
 from softrank_ext.sampling.samples import Samples, map_fields
@@ -66,10 +66,14 @@ def sample(
         raise ValueError(
             'law="conditioned" needs decode="sample" and reflect_noise=False: it weighs the model\'s own draws'
         )
+    if isinstance(choice, Beam) and isinstance(chosen, OnePass):
+        raise ValueError(f"decode must not be Beam(...) for a {model.model_type} model: it has no stagewise scores")
     is_numpy = isinstance(items, np.ndarray)
     given = _inputs_of(model, items, mask)
     B, N = given.items.shape[:2]
     conditions = conditions_of(constraints, model.fixed_start, (B, N), given.mask, given.items.device)
+    if isinstance(choice, Beam) and conditions.rules is not None:
+        raise ValueError('constraints need decode="sample" or "greedy": a beam keeps none but a fixed start')
     is_resampled = settings.law == "conditioned" and conditions.rules is not None
     draws = num_samples * settings.particles if is_resampled else num_samples
     first_draw = first_sample * settings.particles if is_resampled else first_sample
@@ -124,7 +128,6 @@ class _Inputs(NamedTuple):
 
 
 def _inputs_of(model: OrderModel, items: Tensor | np.ndarray, mask: Tensor | np.ndarray | None) -> _Inputs:
-    assert isinstance(model, nn.Module)
     like = next(model.parameters())
     if like.dtype not in (torch.float32, torch.float64):
         raise ValueError(

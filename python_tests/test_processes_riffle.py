@@ -5,11 +5,11 @@ from itertools import combinations, permutations, product
 
 import pytest
 import torch
-from scipy import stats
+from testing import chi_square, counts_of
 
 from softrank_ext import noise
 from softrank_ext.permutations import compose, ranks_of
-from softrank_ext.processes import riffle
+from softrank_ext.processes import Prediction, riffle
 
 N = 4
 ORDERS = list(permutations(range(N)))
@@ -41,14 +41,7 @@ def after(law: dict, riffles: int) -> dict[tuple[int, ...], float]:
 
 def p_value(drawn: torch.Tensor, law: dict[tuple[int, ...], float]) -> float:
     """Of the chi-square test that the rows of `drawn` (draws, N) have this law."""
-    counts = dict.fromkeys(ORDERS, 0)
-    for row in drawn.tolist():
-        counts[tuple(row)] += 1
-    if any(counts[order] for order in ORDERS if law[order] == 0):
-        return 0.0
-    possible = [order for order in ORDERS if law[order] > 0]
-    expected = [len(drawn) * law[order] for order in possible]
-    return float(stats.chisquare([counts[order] for order in possible], expected).pvalue)
+    return chi_square(counts_of(drawn), [law[order] for order in ORDERS])
 
 
 def uniform(step: int, draws: int = DRAWS, count: int = N) -> torch.Tensor:
@@ -143,18 +136,18 @@ class TestPosterior:
         assert int(rising.max()) == 2 and len(drawn.unique(dim=0)) > 30
 
 
-@pytest.mark.parametrize("is_first_pinned", (True, False))
-def test_padding_and_a_pinned_place_stay(is_first_pinned):
+@pytest.mark.parametrize("is_first_fixed", (True, False))
+def test_padding_and_a_fixed_place_stay(is_first_fixed):
     mask = torch.tensor([[True, False, True, True, True, False]]).expand(300, 6)
     order = torch.tensor([4, 0, 3, 2, 5, 1]).repeat(300, 1)
-    labels = riffle.draw_labels(uniform(9, 300, 6), 3, mask, is_first_pinned=is_first_pinned)
+    labels = riffle.draw_labels(uniform(9, 300, 6), 3, mask, is_first_fixed=is_first_fixed)
     shuffled = riffle.shuffle(order, labels)
     back = compose(shuffled, riffle.undo(labels, 3))
-    middle = riffle.reverse_step(shuffled, order, 3, 1, uniform(10, 300, 6), mask, is_first_pinned=is_first_pinned)
+    middle = riffle.reverse_step(shuffled, order, 3, 1, uniform(10, 300, 6), mask, is_first_fixed=is_first_fixed)
     assert torch.equal(back, order)
     for moved in (shuffled, middle, compose(shuffled, riffle.undo(labels, 1))):
         assert torch.equal(moved[:, 4:], order[:, 4:])
-        assert bool((moved[:, 0] == 4).all()) == is_first_pinned
+        assert bool((moved[:, 0] == 4).all()) == is_first_fixed
         assert len(moved.unique(dim=0)) > 4
         assert moved.sort(1).values.eq(torch.arange(6)).all()
 
@@ -179,7 +172,10 @@ def test_many_riffles_make_every_order_equally_likely():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: riffle.draw_labels(torch.rand(2, 3), 1), r"uniform must be \(B, N\) float64, got \(2, 3\)"),
+        (
+            lambda: riffle.draw_labels(torch.rand(2, 3), 1),
+            r"uniform must be a \(B, N\) tensor of float64, got \(2, 3\) float32",
+        ),
         (lambda: riffle.draw_labels(uniform(0, 2), 53), "riffles must be an integer from 0 to 52, got 53"),
         (lambda: riffle.reverse_step(identity(2), identity(2), 2, 2, uniform(0, 2)), "0 <= s < t, got s = 2 and t = 2"),
         (lambda: riffle.reverse_step(identity(2), identity(2), 60, 2, uniform(0, 2)), "t must be an integer from 0"),
@@ -188,3 +184,70 @@ def test_many_riffles_make_every_order_equally_likely():
 def test_says_what_is_wrong(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+class TestRiffle:
+    process = riffle.Riffle((0, 1, 3))
+
+    def rows(self, **changes: object) -> noise.RowNoise:
+        return noise.RowNoise(2, torch.arange(300), N, **changes)
+
+    def test_times_are_visited_numbers_over_the_last(self):
+        assert riffle.Riffle((0, 3, 5, 10)).times() == [1.0, 0.5, 0.3, 0.0]
+        assert self.process.training_times(99) == self.process.times()
+        assert self.process.sampling_steps == 2
+        assert riffle.Riffle([0, 2]).visited == (0, 2)
+
+    def test_prior_is_the_rows_noise(self):
+        mask, first = torch.tensor([[True, False, True, True]]).expand(300, N), torch.full((300,), 3)
+        drawn = noise.uniform(2, torch.arange(300), 0, N, stream=noise.PRIOR_STREAM)
+        assert torch.equal(self.process.draw_prior(self.rows()), drawn)
+        state = self.process.draw_prior(self.rows(mask=mask, first=first))
+        assert torch.equal(state[:, [0, 2]], drawn[:, :2]) and bool((state[:, 3] == 0).all())
+
+    def test_back_is_the_posterior_on_the_grid(self):
+        order_t = torch.tensor([2, 3, 0, 1]).repeat(300, 1)
+        order = torch.tensor([2, 0, 3, 1]).repeat(300, 1)
+        z_clean = ranks_of(order) / 3
+        state = Prediction(torch.zeros(300, N), order_t, order, z_clean)
+        numbers = noise.uniform(2, torch.arange(300), 5, N, stream=noise.BRIDGE_STREAM, dtype=torch.float64)
+        wanted = riffle.reverse_step(order_t, order, 3, 1, numbers)
+        z_s = self.process.draw_back(state, 1.0, 1 / 3, self.rows(), 5)
+        assert z_s.dtype == torch.float32 and torch.equal(z_s.argsort(1), wanted)
+        assert len(wanted.unique(dim=0)) > 1
+        assert torch.equal(self.process.draw_back(state, 1 / 3, 0.0, self.rows(), 5), z_clean)
+        stepwise = riffle.Riffle((0, 1, 3), "previous")
+        assert torch.equal(stepwise.draw_back(state, 1.0, 1 / 3, self.rows(), 5), z_clean)
+
+    def test_noisy_orders_are_of_one_trajectory(self):
+        order = torch.tensor([2, 0, 3, 1]).repeat(300, 1)
+        numbers = noise.uniform(2, torch.arange(300), 2, N, stream=noise.TRAINING_STREAM, dtype=torch.float64)
+        labels = riffle.draw_labels(numbers, 3)
+        last = riffle.shuffle(order, labels)
+        first = compose(last, riffle.undo(labels, 2))  # two of three riffles undone
+        for t, wanted, before in ((1.0, last, first), (1 / 3, first, order)):
+            times = torch.full((300,), t)
+            assert torch.equal(self.process.draw_noisy(order, times, self.rows(), 9).order_t, wanted)
+            assert torch.equal(self.process.draw_noisy(order, times, self.rows(), 9).target, order)
+            noisy = riffle.Riffle((0, 1, 3), "previous").draw_noisy(order, times, self.rows(), 9)
+            assert torch.equal(noisy.order_t, wanted) and torch.equal(noisy.target, before)
+
+    @pytest.mark.parametrize(
+        ("visited", "message"),
+        [
+            (None, "visited must be ascending numbers of riffles from 0 to 52"),
+            ((1, 3), r"as \(0, 3, 5, 9\), got \(1, 3\)"),
+            ((0, 3, 3), r"got \(0, 3, 3\)"),
+            ((0, 2.5), r"got \(0, 2.5\)"),
+            ((0, True), r"got \(0, True\)"),
+            ((0, 53), r"got \(0, 53\)"),
+            ((0,), r"got \(0,\)"),
+        ],
+    )
+    def test_visited_numbers_that_are_wrong(self, visited, message):
+        with pytest.raises(ValueError, match=message):
+            riffle.Riffle(visited)
+
+    def test_target_that_is_wrong(self):
+        with pytest.raises(ValueError, match="target must be one of 'clean', 'previous', got 'next'"):
+            riffle.Riffle((0, 2), "next")
