@@ -12,9 +12,9 @@ from scipy import stats
 from torch import Tensor
 
 from softrank_ext import Constraints, ops, sample
+from softrank_ext.choices import Engine
 from softrank_ext.constraints import Rules, read_constraints, rules_of
 from softrank_ext.model import HEADS
-from softrank_ext.ops import reference
 from softrank_ext.permutations import arrange, compose, ranks_of
 from softrank_ext.processes import bridge
 
@@ -91,7 +91,7 @@ def test_allowed_picks_are_those_with_a_completion():
         rules = rules_of(constraints, 1, N)
         order = generator.choice(good)
         wanted = [sorted({other[p] for other in good if other[:p] == order[:p]}) for p in range(N)]
-        for picks in (ops.allowed_picks, reference.allowed_picks):
+        for picks in (ops.allowed_picks, ops.allowed_picks_reference):
             assert allowed_by(picks, rules, list(order[:-1]), N) == wanted, (constraints, order)
     assert satisfied > 200 and refused > 60
 
@@ -117,14 +117,17 @@ def test_kernel_equals_reference_on_larger_rows():
         for _ in range(real):
             sofar = torch.tensor([prefix], dtype=torch.int64)
             picks = ops.allowed_picks(sofar, mask, *rules)[0, -1].nonzero()[:, 0].tolist()
-            assert picks == reference.allowed_picks(sofar, mask, *rules)[0, -1].nonzero()[:, 0].tolist(), (trial, own)
+            assert picks == ops.allowed_picks_reference(sofar, mask, *rules)[0, -1].nonzero()[:, 0].tolist(), (
+                trial,
+                own,
+            )
             prefix.append(generator.choice(picks))
         assert keeps(own, [items.index(item) for item in prefix])
 
 
 def test_nothing_is_allowed_after_a_broken_rule():
     rules = rules_of(Constraints(before=[(2, 0)]), 1, 3)
-    for picks in (ops.allowed_picks, reference.allowed_picks):
+    for picks in (ops.allowed_picks, ops.allowed_picks_reference):
         assert allowed_by(picks, rules, [0, 2], 3) == [[1, 2], [], []]
 
 
@@ -137,7 +140,7 @@ def test_a_search_that_would_take_too_long_is_an_error(monkeypatch):
     constraints = Constraints(pins={33: 10, 34: 22}, together=groups)
     rules = rules_of(constraints, 1, 35)  # the kernel's limit is far away
     with pytest.raises(RuntimeError, match=r"constraints are too hard to check: the search passed 50 states"):
-        reference.allowed_picks(torch.empty(1, 0, dtype=torch.int64), torch.ones(1, 35, dtype=torch.bool), *rules)
+        ops.allowed_picks_reference(torch.empty(1, 0, dtype=torch.int64), torch.ones(1, 35, dtype=torch.bool), *rules)
 
 
 @pytest.mark.parametrize(
@@ -306,12 +309,22 @@ def test_log_prob_is_renormalised_over_what_is_allowed(make_model, head):
     torch.testing.assert_close(found.total[is_kept].exp().sum().item(), 1.0, atol=1e-12, rtol=0)
     for compiled, cache in PATHS:
         scored = model.decode(
-            items[is_kept], 0.6, forced_order=orders[is_kept], constraints=constraints, compiled=compiled, cache=cache
+            items[is_kept],
+            0.6,
+            forced_order=orders[is_kept],
+            constraints=constraints,
+            engine=Engine(compiled=compiled, cache=cache),
         )
         torch.testing.assert_close(scored.log_probs, found.per_place[is_kept].detach(), atol=1e-10, rtol=0)
         with pytest.raises(ValueError, match=r"forced_order must keep the constraints, row 0 has 2 at place 0"):
             broken = torch.tensor([[2, 3, 1, 0]])
-            model.decode(items[:1], 0.6, forced_order=broken, constraints=constraints, compiled=compiled, cache=cache)
+            model.decode(
+                items[:1],
+                0.6,
+                forced_order=broken,
+                constraints=constraints,
+                engine=Engine(compiled=compiled, cache=cache),
+            )
     (-found.total[is_kept].sum()).backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 

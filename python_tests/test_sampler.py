@@ -222,7 +222,7 @@ def test_an_oracle_is_followed(make_model, monkeypatch):
     model, items = make_model("pointer"), torch.randn(20, 9, 2)
     monkeypatch.setattr(model, "embed", lambda items, mask: torch.nn.functional.pad(items, (0, 14)))
 
-    def decode_embedded(embedded, t, mask, *, order, **_):
+    def decode_embedded(embedded, t, mask, choices, *, order, **_):
         B, N = embedded.shape[:2]
         return arrange(embedded[..., 0], order).argsort(1), torch.zeros(B, N), torch.ones(B, 2, dtype=torch.int64)
 

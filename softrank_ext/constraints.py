@@ -11,7 +11,7 @@ A pick is allowed only if some completion keeps every rule, so decoding never me
   item matched to the next place reach exactly the items that may stand there.
 - pairs together with forbidden places inside a window, and groups together with pins or forbidden places (which is
   bin packing): we know no polynomial test. The tests above cut a depth-first search that remembers which sets of placed
-  items can be completed. It is exact; after `reference.MOST_STATES` sets per row and call it raises RuntimeError rather
+  items can be completed. It is exact; after `ops.MOST_STATES` sets per row and call it raises RuntimeError rather
   than guess.
 
 Two laws (`sample`'s argument `law`):

@@ -144,16 +144,17 @@ def _log_weights(
         slots = ranks_t.gather(1, order)
         if s == 0:
             _, log_probs, _ = model.decode_embedded(
-                embedded, t, mask_t, order=order_t, temperature=temperature, forced_order=slots,
+                embedded, t, mask_t, ops.Choices(forced_order=slots, temperature=temperature), order=order_t,
                 packed_weights=packed_weights,
             )  # fmt: skip
             return log_weights + log_probs[:, int(first_by_decree) :].sum(1)
         predicted, _, _ = model.decode_embedded(
             embedded.repeat_interleave(inner, 0), t, None if mask_t is None else mask_t.repeat_interleave(inner, 0),
-            order=order_t.repeat_interleave(inner, 0),
-            uniform=noise.uniform(seed, inner_samples, step, N, stream=noise.PICK_STREAM, dtype=dtype),
-            temperature=temperature, forced_order=slots.repeat_interleave(inner, 0) if first_by_decree else None,
-            forced_places=1 if first_by_decree else None, packed_weights=packed_weights,
+            ops.Choices(
+                uniform=noise.uniform(seed, inner_samples, step, N, stream=noise.PICK_STREAM, dtype=dtype),
+                temperature=temperature, forced_order=slots.repeat_interleave(inner, 0) if first_by_decree else None,
+                forced_places=1 if first_by_decree else None,
+            ), order=order_t.repeat_interleave(inner, 0), packed_weights=packed_weights,
         )  # fmt: skip
         inner_mask = None if mask is None else mask.repeat_interleave(inner, 0)
         _, _, z_predicted = ops.lift_order(order_t.repeat_interleave(inner, 0), predicted, inner_mask, dtype=dtype)

@@ -12,7 +12,7 @@ from softrank_ext.model.embedders import (
 )
 from softrank_ext.model.layers import DecoderLayer, EncoderLayer, TimeEmbedder, sine_cosine
 from softrank_ext.model.model import LogProb, SoftRankModel
-from softrank_ext.model.packing import DecoderInputs, PackedWeights
+from softrank_ext.model.packing import PackedWeights
 from softrank_ext.model.protocol import OnePassModel
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "PROCESSES",
     "TARGETS",
     "TIMES",
-    "DecoderInputs",
     "DecoderLayer",
     "EncoderLayer",
     "LearnedEmbedder",

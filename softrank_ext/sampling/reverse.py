@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from softrank_ext import noise, ops
+from softrank_ext.choices import Engine
 from softrank_ext.constraints import LAWS, Constraining, Rules, rules_of
 from softrank_ext.model import DECODER_HEADS, OnePassModel, PackedWeights, SoftRankModel
 from softrank_ext.permutations import arrange, chamber_margin, ranks_of
 from softrank_ext.processes import bridge, riffle
-from softrank_ext.sampling.beam import Beam, beam_decode
+from softrank_ext.sampling.beam import Hypotheses, Starts, beam_decode_embedded
 from softrank_ext.sampling.trajectory import Trajectory, TrajectoryPoint
 
 DECODES = ("sample", "greedy", "beam")
@@ -283,6 +284,7 @@ def _reverse(
     of these rows. With law "conditioned" log_prob_allowed of the samples is the log of their weights.
     """
     config = model.config
+    engine = Engine(compiled=compiled, cache=cache)
     B, N, _ = embedded.shape
     dtype = embedded.dtype
 
@@ -320,31 +322,33 @@ def _reverse(
                 uniform = noise.uniform(seed, samples, step, N, stream=noise.PICK_STREAM, dtype=dtype)
             # Rules are for clean orders; those of the time before may break them.
             is_ruled = rules is not None and (s == 0 or (law == "prefix" and config.target == "clean"))
+            picks = ops.Choices(
+                uniform,
+                None if first_slot is None else _order_from(first_slot, mask_t, N),
+                None if first is None else 1,
+                temperature if decode == "sample" else 1.0,
+                draft,
+                *(rules.in_slots(order_t) if rules is not None and is_ruled else ()),
+            )
             slots, log_probs, step_work = model.decode_embedded(
-                embedded, t, mask_t, order=order_t, uniform=uniform,
-                temperature=temperature if decode == "sample" else 1.0,
-                forced_order=None if first_slot is None else _order_from(first_slot, mask_t, N),
-                forced_places=None if first is None else 1, draft=draft,
-                rules=rules.in_slots(order_t) if rules is not None and is_ruled else None, compiled=compiled,
-                cache=cache, packed_weights=packed_weights,
-            )  # fmt: skip
+                embedded, t, mask_t, picks, order=order_t, engine=engine, packed_weights=packed_weights
+            )
             if first is not None:
                 log_probs[:, 0] = 0.0  # decreed, not drawn
             if law == "conditioned" and is_ruled:
                 unruled = model.decode_embedded(
-                    embedded, t, mask_t, order=order_t, temperature=temperature, forced_order=slots, draft=slots,
-                    compiled=compiled, cache=cache, packed_weights=packed_weights,
+                    embedded, t, mask_t, ops.Choices(forced_order=slots, temperature=temperature, draft=slots),
+                    order=order_t, engine=engine, packed_weights=packed_weights,
                 ).log_probs  # fmt: skip
                 if first is not None:
                     unruled[:, 0] = 0.0
                 log_weights, log_probs = (unruled - log_probs).sum(1), unruled
             log_prob = log_probs.sum(1)
         else:
-            found = beam_decode(
-                model, arrange(embedded, order_t), t, beam, mask_t,
-                first=None if first_slot is None else first_slot[:, 0],
-                start_log_probs=path_log_probs, is_embedded=True, packed_weights=packed_weights,
-            )  # fmt: skip
+            starts = Starts(None if first_slot is None else first_slot[:, 0], path_log_probs)
+            found = beam_decode_embedded(
+                model, arrange(embedded, order_t), t, beam, mask_t, starts, engine=engine, packed_weights=packed_weights
+            )
             slots, log_prob, path_log_probs, rows = _carry_on(found, order_t, path_log_probs)
             z_t, soft_ranks, order_t = z_t[rows], soft_ranks[rows], order_t[rows]
             trajectory = [
@@ -398,7 +402,7 @@ def _resampled(samples: Samples, numbers: Tensor, seed: int) -> Samples:
     )
 
 
-def _carry_on(found: Beam, order_t: Tensor, path_log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _carry_on(found: Hypotheses, order_t: Tensor, path_log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The hypotheses of a beam that go on, K of each sample: those of different orders that are most likely.
 
     order_t: (B * K, N), of the hypotheses that the beam began with; path_log_probs: (B, K), of their predictions so
