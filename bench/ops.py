@@ -72,6 +72,7 @@ def _two_opt_case(B: int, N: int, required: float) -> Case:
 
 
 def cases() -> list[Case]:
+    """What is measured."""
     torch.manual_seed(0)
     samples, pieces = torch.arange(1000), 1000
     one_sample, count = torch.arange(1), 1_000_000
@@ -110,7 +111,7 @@ def cases() -> list[Case]:
     ]
 
 
-def measure(case: Case, repeats: int, seconds: float) -> dict[str, object]:
+def measure(case: Case, repeats: int, seconds: float) -> report.Row:
     """Times and ratio of a case, and the bandwidth reached beside that of a copy of as many bytes."""
     source = torch.empty(max(1, case.moved // 2), dtype=torch.uint8)
     calls = {"ours": case.ours, "plain": case.plain, "copy": source.clone}
@@ -130,7 +131,8 @@ def measure(case: Case, repeats: int, seconds: float) -> dict[str, object]:
     }
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[report.Row]) -> str:
+    """Rows as aligned text."""
     header = ("op", "ours us", "median", "spread", "torch us", "ratio", "needed", "GB/s", "copy GB/s", "")
     lines = [header]
     for row in rows:

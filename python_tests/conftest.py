@@ -1,11 +1,15 @@
 """Fixtures shared by the tests."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from synthetic_runs import BALLOTS
 
+from softrank_ext import Bridge, DataFacts, Riffle
 from softrank_ext.model import DECODER_HEADS, SoftRankConfig, SoftRankModel
 
 # The same examples in every run, and no verdict about the machine's speed.
@@ -27,7 +31,13 @@ def make_model() -> Callable[..., SoftRankModel]:
     """Makes tiny models of items (N, 2) whose random weights give distributions far from uniform."""
 
     def make(
-        head: str, dtype: torch.dtype = torch.float32, *, norm_first: bool = True, max_items: int = 200
+        head: str,
+        dtype: torch.dtype = torch.float32,
+        *,
+        norm_first: bool = True,
+        max_items: int = 200,
+        process: Bridge | Riffle = Bridge(),  # noqa: B008 (frozen)
+        fixed_start: bool = False,
     ) -> SoftRankModel:
         torch.manual_seed(7)
         config = SoftRankConfig(
@@ -40,6 +50,8 @@ def make_model() -> Callable[..., SoftRankModel]:
             max_items=max_items if head == "linear" else None,
             norm_first=norm_first,
             embedder={"kind": "linear", "features": 2},
+            process=process,
+            data=DataFacts(fixed_start=fixed_start),
         )
         model = SoftRankModel(config).to(dtype)
         with torch.no_grad():
@@ -56,3 +68,12 @@ def make_model() -> Callable[..., SoftRankModel]:
         return model.eval()
 
     return make
+
+
+@pytest.fixture
+def ballots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with ballots.soc and items.npz, two instances of its 4 alternatives; the current folder."""
+    (tmp_path / "ballots.soc").write_text("\n".join(BALLOTS) + "\n")
+    np.savez(tmp_path / "items.npz", items=np.array([[0, 1, 2, 3], [2, 1, 0, 3]]))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

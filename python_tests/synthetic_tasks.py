@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import permutations
 
 import torch
+from testing import all_orders
 from torch import Tensor
 
 from softrank_ext.batch import Batch
@@ -23,7 +23,7 @@ def generator_of(*numbers: int) -> torch.Generator:
 class SortNumbers:
     """Put N uniform numbers in ascending order. instances: train on that many fixed ones, 0 for fresh ones each time.
 
-    padded: the last items of each instance are padding. first: the smallest number stands first by decree. known: how
+    padded: the last items of each instance are padding. first: the smallest number is fixed at place 0. known: how
     many leading places training knows.
     """
 
@@ -112,11 +112,6 @@ class Law:
 
     def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
         return {"accuracy": (order == batch.order).all(1).double()}
-
-
-def all_orders(N: int) -> Tensor:
-    """All N! orders, (N!, N)."""
-    return torch.tensor(list(permutations(range(N))))
 
 
 def mallows(center: list[int], dispersion: float) -> Law:

@@ -170,7 +170,7 @@ def test_tables_are_made_and_gone_on_with(tables, tmp_path, monkeypatch, capsys)
     for path in ("result.json", "metrics.jsonl", "run.json", "last/training.safetensors"):
         (killed / path).unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("softrank_ext.training._Stop.is_asked", lambda *_: True)  # as Ctrl-C does, after the first update
+        patch.setattr("softrank_ext.training.torchrun.Stop.is_asked", lambda *_: True)  # as after Ctrl-C
         assert tables.main(words) == 130
     assert not (killed / "result.json").exists()
     capsys.readouterr()

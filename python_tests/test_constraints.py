@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import time
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -12,9 +13,9 @@ from scipy import stats
 from torch import Tensor
 
 from softrank_ext import Constraints, ops, sample
-from softrank_ext.choices import Engine
-from softrank_ext.constraints import Rules, read_constraints, rules_of
+from softrank_ext.constraints import ConstraintSettings, Rules, pinned_first, read_constraints, rules_of, settings_of
 from softrank_ext.model import HEADS
+from softrank_ext.ops import constraints as constraint_ops
 from softrank_ext.permutations import arrange, compose, ranks_of
 from softrank_ext.processes import bridge
 
@@ -133,7 +134,7 @@ def test_nothing_is_allowed_after_a_broken_rule():
 
 def test_a_search_that_would_take_too_long_is_an_error(monkeypatch):
     """Pinned items leave gaps of 10, 11 and 12 places; the groups fill them in few ways or none: bin packing."""
-    monkeypatch.setattr(reference, "MOST_STATES", 50)
+    monkeypatch.setattr(constraint_ops, "MOST_STATES", 50)
     sizes = [4, 6, 5, 6, 3, 4, 5]  # 33 items
     starts = np.cumsum([0, *sizes])
     groups = [range(start, end) for start, end in pairwise(starts)]
@@ -195,6 +196,11 @@ def test_contradictions_name_the_items(make_model, constraints, message):
         ({"pins": [(0, 1)]}, r"pins must be a mapping from item to place, got list"),
         ({"pins": {True: 1}}, r"pins must hold integers, got True"),
         ({"together": [("a", "b")]}, r"together must hold integers, got 'a'"),
+        ({"law": "conditional"}, r"law must be one of 'prefix', 'conditioned', got 'conditional'"),
+        ({"particles": 0}, r"particles must be an integer of at least 1, got 0"),
+        ({"particles": 4.0}, r"particles must be an integer of at least 1, got 4.0"),
+        ({"reflect_noise": 1}, r"reflect_noise must be True or False, got 1"),
+        ({"law": "conditioned", "reflect_noise": True}, r'law="conditioned" needs reflect_noise=False'),
     ],
 )
 def test_bad_constraints(arguments, message):
@@ -215,14 +221,100 @@ def test_files(tmp_path):
     assert read_constraints(path) == Constraints([(2, 0)], {1: -1}, [(0, 0)], [(0, 3)])
     path.write_text(json.dumps([None, {"before": {"2": [0]}}]))
     assert read_constraints(path) == [None, Constraints([(2, 0)])]
+    path.write_text(json.dumps({"pins": {"1": 0}, "law": "conditioned", "particles": 5, "reflect_noise": False}))
+    assert read_constraints(path) == Constraints(pins={1: 0}, law="conditioned", particles=5)
     for text, message in (
-        ('{"befor": []}', r"constraints must be an object with some of before, pins, forbidden, together, got befor"),
+        (
+            '{"befor": []}',
+            r"constraints must be an object with some of before, pins, forbidden, together, law, .*, got befor",
+        ),
         ("3", r"constraints must be an object with some of .* got int"),
         ("{", r"rules.json is not valid JSON"),
+        ('{"law": "first"}', r"law must be one of 'prefix', 'conditioned', got 'first'"),
+        ('[{"particles": 0}]', r"particles must be an integer of at least 1, got 0"),
+        ('{"reflect_noise": "yes"}', r"reflect_noise must be True or False, got 'yes'"),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=message):
             read_constraints(path)
+
+
+def test_settings_of_one_and_of_a_list():
+    own = Constraints(pins={0: 1}, law="conditioned", particles=3)
+    assert settings_of(own) == ConstraintSettings("conditioned", 3, False)
+    assert settings_of([None, own, None, own]) == ConstraintSettings("conditioned", 3, False)
+    assert settings_of(Constraints(reflect_noise=True)).reflect_noise is True
+    everything = Rules(None, torch.ones(1, 2, 2, dtype=torch.bool), None)
+    for nothing in (None, [], [None, None], Constraints(), everything):
+        assert settings_of(nothing) == ConstraintSettings("prefix", 16, False)
+    for other in (Constraints(particles=3), Constraints(law="conditioned"), Constraints(reflect_noise=True)):
+        with pytest.raises(
+            ValueError,
+            match=r"^constraints must have the same law, particles and reflect_noise in all rows, "
+            r"got \('conditioned', 3, False\) in row 1 and \(.*\) in row 3$",
+        ):
+            settings_of([None, own, own, other])
+    with pytest.raises(ValueError, match=r"constraints must be Constraints, or a list of 1"):
+        settings_of([{"pins": {0: 1}}])
+
+
+def test_pins_at_place_0_and_what_remains():
+    first, rest = pinned_first(Constraints(pins={3: 0}), 2, 5)
+    assert first.tolist() == [3, 3] and first.dtype == torch.int64 and rest is None
+    both = Constraints(before=[(1, 2)], pins={3: -5, 1: 4}, law="conditioned", particles=7)
+    first, rest = pinned_first(both, 2, 5)
+    assert first.tolist() == [3, 3]
+    assert rest == Constraints(before=[(1, 2)], pins={1: 4}, law="conditioned", particles=7)
+    # One per row; places count the real items, so -3 is place 0 of row 1 and another place of row 2.
+    mask = torch.tensor([[True] * 5, [True, False, True, True, False], [True, True, True, True, False]])
+    rows = [Constraints(pins={4: 0}), Constraints(pins={2: -3}), Constraints(forbidden=[(1, 1)], pins={3: 0, 2: -3})]
+    first, rest = pinned_first(rows, 3, 5, mask)
+    assert first.tolist() == [4, 2, 3]
+    assert rest == [None, None, Constraints(forbidden=[(1, 1)], pins={2: -3})]
+    first, rest = pinned_first(rows[:2], 2, 5, mask[:2])
+    assert first.tolist() == [4, 2] and rest is None
+    for none in (None, Constraints(), Constraints(before=[(0, 1)], pins={2: 1}), [None, Constraints(pins={2: -1})]):
+        first, rest = pinned_first(none, 2, 5)
+        assert first is None and rest is none
+    rules = rules_of(Constraints(pins={3: 0}), 2, 5)
+    assert pinned_first(rules, 2, 5) == (None, rules)
+    assert pinned_first([], 0, 5) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        ([None, Constraints(pins={2: 0})], r"in every row or in none, row 1 pins item 2 and row 0 none$"),
+        ([Constraints(pins={2: 0}), Constraints(pins={2: 1})], r"row 0 pins item 2 and row 1 none$"),
+        (Constraints(pins={2: -3}), r"row 1 pins item 2 and row 0 none$"),
+        (
+            Constraints(pins={2: 0, 0: -4}),
+            r"^constraints contradict each other: items 2 and 0 are both pinned to place 0$",
+        ),
+        ([Constraints(pins={2: 0}), Constraints(pins={2: 0, 0: -3})], r"^row 1: .*items 2 and 0 are both pinned"),
+        (Constraints(pins={1: 0}), r"^constraints must name real items, 1 is padding$"),
+        (
+            [Constraints(pins={0: 0}), Constraints(pins={1: 0})],
+            r"^row 1: constraints must name real items, 1 is padding$",
+        ),
+        (Constraints(pins={4: 0}), r"^constraints must name real items, 4 is not an item, 0 to 3$"),
+        (Constraints(pins={-1: 0}), r"^constraints must name real items, -1 is not an item, 0 to 3$"),
+        ([Constraints(pins={0: 0})], r"constraints must be Constraints, or a list of 2"),
+    ],
+)
+def test_errors_of_pins_at_place_0(constraints, message):
+    mask = torch.tensor([[True] * 4, [True, False, True, True]])
+    with pytest.raises(ValueError, match=message):
+        pinned_first(constraints, 2, 4, mask)
+
+
+def test_pins_of_ten_thousand_rows_are_read_fast():
+    rows = [Constraints(pins={row % 200: 0}) for row in range(10_000)]
+    begin = time.perf_counter()
+    first, rest = pinned_first(rows, 10_000, 200, torch.ones(10_000, 200, dtype=torch.bool))
+    assert settings_of(rows) == ConstraintSettings()
+    assert time.perf_counter() - begin < 2  # building an N x N matrix per row takes far longer
+    assert first.tolist() == [row % 200 for row in range(10_000)] and rest is None
 
 
 def test_rules_follow_the_items_into_slots():
@@ -309,22 +401,12 @@ def test_log_prob_is_renormalised_over_what_is_allowed(make_model, head):
     torch.testing.assert_close(found.total[is_kept].exp().sum().item(), 1.0, atol=1e-12, rtol=0)
     for compiled, cache in PATHS:
         scored = model.decode(
-            items[is_kept],
-            0.6,
-            forced_order=orders[is_kept],
-            constraints=constraints,
-            engine=Engine(compiled=compiled, cache=cache),
+            items[is_kept], 0.6, forced_order=orders[is_kept], constraints=constraints, compiled=compiled, cache=cache
         )
         torch.testing.assert_close(scored.log_probs, found.per_place[is_kept].detach(), atol=1e-10, rtol=0)
         with pytest.raises(ValueError, match=r"forced_order must keep the constraints, row 0 has 2 at place 0"):
             broken = torch.tensor([[2, 3, 1, 0]])
-            model.decode(
-                items[:1],
-                0.6,
-                forced_order=broken,
-                constraints=constraints,
-                engine=Engine(compiled=compiled, cache=cache),
-            )
+            model.decode(items[:1], 0.6, forced_order=broken, constraints=constraints, compiled=compiled, cache=cache)
     (-found.total[is_kept].sum()).backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
@@ -352,7 +434,7 @@ def test_first_item_and_constraints(make_model):
         ValueError, match=r"item 3 has no place left; what contradicts itself: 5 before 3, item 3 pinned to place 0"
     ):
         sample(model, items, first=3, constraints=constraints)
-    with pytest.raises(ValueError, match=r"item 1 is first, and pinned to place 2"):
+    with pytest.raises(ValueError, match=r"item 1 is fixed at place 0 and pinned to place 2"):
         sample(model, items, first=1, constraints=Constraints(pins={1: 2}))
 
 

@@ -854,11 +854,11 @@ def test_packed_weights_of_another_width_or_list_are_refused(make_model):
         torch.ops.softrank_ext.encode(*encoder._replace(weights=[]), torch.zeros(2, 5, 16).double(), mask)
     shorter = encoder.weights[:12] + encoder.weights[-2:]
     with pytest.raises(
-        RuntimeError, match="packed must be made of the weights in the list: 2 layers .* got a list of 1"
+        RuntimeError, match=r"packed must be made of the weights in the list: 2 layers .* got a list of 1"
     ):
         ops.encode(encoder._replace(weights=shorter), torch.zeros(2, 5, 16), mask)
     broken = [*encoder.weights[:2], encoder.weights[2][:5], *encoder.weights[3:]]
-    with pytest.raises(RuntimeError, match="weights of self_qkv_weight must hold 768 numbers .* got 80"):
+    with pytest.raises(RuntimeError, match=r"weights of self_qkv_weight must hold 768 numbers .* got 80"):
         ops.pack_encoder(broken)
 
 

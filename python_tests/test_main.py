@@ -14,7 +14,7 @@ import torch
 
 import softrank_ext
 from softrank_ext import SoftRankConfig, SoftRankModel
-from softrank_ext.cli.main import draw_walk, main, with_config_file
+from softrank_ext.cli.main import main, with_config_file
 
 
 def test_info_prints_aligned_lines_and_json(capsys, monkeypatch):
@@ -295,26 +295,3 @@ def test_missing_models_are_told(tmp_path, monkeypatch, capsys):
     assert "nowhere is neither a folder nor a bundled model" in capsys.readouterr().err
     assert main(["sample", "nowhere", "a.npz", "a.txt"]) == 1
     assert "orders are written to a file ending in .csv, .json, .npz, got a.txt" in capsys.readouterr().err
-
-
-def test_walk_runs_from_the_grid_to_the_reference():
-    times, soft_ranks = draw_walk(6, 50, noise_scale=0.5, seed=1)
-    assert (times[0], times[-1], len(times)) == (0.0, 1.0, 51)
-    torch.testing.assert_close(soft_ranks[0].sort().values, torch.linspace(0, 1, 6))
-    assert bool(((soft_ranks >= 0) & (soft_ranks <= 1)).all())
-
-
-def test_walk_is_one_path():
-    """A path's steps have deviation noise_scale / sqrt(steps); independent marginals would jump by about 0.3."""
-    _, soft_ranks = draw_walk(200, 400, noise_scale=0.5, seed=0)
-    steps = soft_ranks.diff(dim=0)
-    assert float(steps.abs().max()) < 6 * 0.5 / 20
-    expected = 0.5 / 20
-    inner = steps[100:300].square().mean().sqrt()
-    assert 0.9 * expected < float(inner) < 1.1 * expected
-
-
-def test_walk_without_noise_is_the_straight_line():
-    times, soft_ranks = draw_walk(7, 4, noise_scale=0.0, seed=2)
-    share = torch.tensor(times)[:, None]
-    torch.testing.assert_close(soft_ranks, (1 - share) * soft_ranks[0] + share * soft_ranks[-1])

@@ -10,7 +10,7 @@ import torch
 from synthetic_tasks import SortNumbers
 from torch import Tensor, nn
 
-from softrank_ext import SoftRankModel, model_folder, sample
+from softrank_ext import SoftRankModel, model_folder, pretrained, sample
 from softrank_ext.batch import Batch
 from softrank_ext.cli.main import main
 from softrank_ext.evaluation import evaluate
@@ -217,7 +217,7 @@ class TestOnePassModel:
         config = TrainConfig(iterations=60, batch_size=32, learning_rate=0.1, warmup=0, evaluate_every=60, ema=0.5)
         result = train(self.model(), task, config, tmp_path, quiet=True)
         assert result.metrics["accuracy"] > 0.9
-        saved = model_folder.from_pretrained(tmp_path / "last")
+        saved = pretrained.from_pretrained(tmp_path / "last")
         assert isinstance(saved, Scorer) and not saved.training
         row = evaluate(saved, task, count=200)
         assert row["metrics"]["accuracy"]["mean"] > 0.9 and row["steps"] == 1

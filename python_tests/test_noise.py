@@ -256,8 +256,11 @@ def test_neighbours_are_not_correlated():
 
 
 def test_streams_are_kept_apart():
-    streams = [noise.REFERENCE_STREAM, noise.PICK_STREAM, noise.BRIDGE_STREAM, noise.TRAINING_STREAM]
-    assert len(set(streams)) == 4
+    streams = [
+        noise.PRIOR_STREAM, noise.PICK_STREAM, noise.BRIDGE_STREAM, noise.TRAINING_STREAM, noise.RESAMPLE_STREAM,
+        noise.GUIDANCE_STREAM,
+    ]  # fmt: skip
+    assert len(set(streams)) == 6
 
 
 @each_draw
@@ -269,16 +272,17 @@ def test_no_rows_and_no_numbers(draw):
 @each_draw
 def test_errors(draw):
     samples = torch.arange(2)
-    for wrong, got in (
-        (torch.zeros(2), r"\(2,\) torch.float32"),
-        (torch.zeros(1, 2, dtype=torch.int64), r"\(1, 2\) torch.int64"),
-        ([0, 1], "list"),
+    for wrong, error, got in (
+        (torch.zeros(2), ValueError, r"\(2,\) float32"),
+        (torch.zeros(1, 2, dtype=torch.int64), ValueError, r"\(1, 2\) int64"),
+        ([0, 1], TypeError, "list"),
     ):
-        with pytest.raises(ValueError, match=rf"^samples must be a \(B,\) int64 tensor, got {got}$"):
+        with pytest.raises(error, match=rf"^samples must be a \(B,\) tensor of int64, got {got}$"):
             draw(0, wrong, 0, 3)
+    for seed in (2**63, -(2**63) - 1, 0.5, True, None):
+        with pytest.raises(ValueError, match=rf"^seed must be a 64-bit integer, got {seed}$"):
+            draw(seed, samples, 0, 3)
     for name, key in (
-        ("seed", {"seed": 2**63}),
-        ("seed", {"seed": -(2**63) - 1}),
         ("step", {"step": -1}),
         ("step", {"step": 2**24}),
         ("stream", {"stream": 256}),
@@ -288,7 +292,43 @@ def test_errors(draw):
     ):
         arguments = {"seed": 0, "samples": samples, "step": 0, "count": 3} | key
         value = key[name]
-        with pytest.raises(ValueError, match=rf"^{name} must be from -?\d+ to \d+, got {value}$"):
+        with pytest.raises(ValueError, match=rf"^{name} must be an integer from 0 to \d+, got {value}$"):
             draw(**arguments)
-    with pytest.raises(ValueError, match=r"^dtype must be float32 or float64, got torch.float16$"):
+    with pytest.raises(ValueError, match=r"^dtype must be float32 or float64, got float16$"):
         draw(0, samples, 0, 3, dtype=torch.float16)
+
+
+class TestRowNoise:
+    samples = torch.tensor([5, 0, 5])
+    mask = torch.tensor([[True, True, True, True], [False, True, False, True], [True, False, False, True]])
+    first = torch.tensor([1, 3, 0])
+
+    def test_is_the_noise_of_its_rows(self):
+        for dtype in DTYPES:
+            rows = noise.RowNoise(7, self.samples, 4, dtype)
+            assert torch.equal(rows.uniform(2, 3), noise.uniform(7, self.samples, 2, 4, stream=3, dtype=dtype))
+            assert torch.equal(rows.normal(2, 3), noise.normal(7, self.samples, 2, 4, stream=3, dtype=dtype))
+        asked = noise.RowNoise(7, self.samples, 4).uniform(2, 3, torch.float64)
+        assert torch.equal(asked, noise.uniform(7, self.samples, 2, 4, stream=3, dtype=torch.float64))
+
+    def test_of_items_is_numbered_along_the_real_ones(self):
+        drawn = torch.arange(12.0).reshape(3, 4)
+        of_items = noise.RowNoise(7, self.samples, 4, mask=self.mask).of_items(drawn)
+        assert of_items[0].tolist() == [0, 1, 2, 3]
+        assert of_items[1, [1, 3]].tolist() == [4, 5]
+        assert of_items[2, [0, 3]].tolist() == [8, 9]
+        assert torch.equal(noise.RowNoise(7, self.samples, 4).of_items(drawn), drawn)
+
+    def test_a_padded_row_has_the_noise_of_the_row_alone(self):
+        padded = noise.RowNoise(7, self.samples, 4, mask=self.mask)
+        alone = noise.RowNoise(7, self.samples[1:2], 2)
+        of_items = padded.of_items(padded.normal(0, 1))
+        assert torch.equal(of_items[1:2, [1, 3]], alone.of_items(alone.normal(0, 1)))
+
+    def test_the_held_item_has_none(self):
+        drawn = 1 + torch.arange(12.0).reshape(3, 4)
+        rows = noise.RowNoise(7, self.samples, 4, mask=self.mask, first=self.first)
+        assert rows.held(drawn).tolist() == [[1, 0, 3, 4], [5, 6, 7, 0], [0, 10, 11, 12]]
+        assert rows.of_items(drawn)[1, [1, 3]].tolist() == [5, 0]
+        assert torch.equal(noise.RowNoise(7, self.samples, 4).held(drawn), drawn)
+        assert drawn[0, 1] == 2, "what was drawn is left alone"

@@ -478,7 +478,7 @@ class TestConfig:
         path = tmp_path / model_folder.CONFIG_FILE
         path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "oracle"}))
         with pytest.raises(ValueError, match=r"model_type must be one of soft-rank.*, got 'oracle'"):
-            model_folder.from_pretrained(tmp_path)
+            model_folder.load_model(tmp_path)
 
 
 def test_the_loss_counts_all_times():

@@ -6,6 +6,7 @@ import math
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from softrank_ext import SoftRankConfig, SoftRankModel, metrics, model_folder, sample
 from softrank_ext._libraries import uses_reference
 from softrank_ext.evaluation import evaluate
+from softrank_ext.model import DataFacts
 from softrank_ext.tasks.tsp import (
     TSP,
     generate,
@@ -273,10 +275,20 @@ def test_score(file):
 
 
 def test_task_errors(file):
-    with pytest.raises(ValueError, match="direction must be one of file, counterclockwise, random, got 'left'"):
+    with pytest.raises(ValueError, match="direction must be one of 'file', 'counterclockwise', 'random', got 'left'"):
         TSP(direction="left")
-    with pytest.raises(ValueError, match="reader must be one of paper, fine, got 'eyes'"):
+    with pytest.raises(ValueError, match="reader must be one of 'paper', 'fine', got 'eyes'"):
         TSP(reader="eyes")
+    for name in ("symmetries", "rotations", "random_start"):
+        with pytest.raises(ValueError, match=f"{name} must be True or False, got 'no'"):
+            TSP(**{name: "no"})
+    for name, value, got in (
+        ("training_file", 3, "int"),
+        ("training_file", ["a", 3], "int"),
+        ("test_file", ["a"], "list"),
+    ):
+        with pytest.raises(TypeError, match=f"{name} must be the name of a file, got {got}"):
+            TSP(**{name: value})
     with pytest.raises(ValueError, match="this TSP task was made without a training_file"):
         TSP(test_file=file).training_batch(0, 0, 1)
     with pytest.raises(ValueError, match="this TSP task was made without a test_file"):
@@ -285,6 +297,41 @@ def test_task_errors(file):
         TSP().max_items()
     with pytest.raises(ValueError, match=r"tsp4.txt has 3 instances, 4 were asked for"):
         next(TSP(test_file=file).test_batches(4, 1))
+
+
+@pytest.mark.parametrize("coordinate", ["1.5", "-0.25", "nan"])
+def test_points_outside_the_unit_square_are_refused(tmp_path, coordinate):
+    path = tmp_path / "far.txt"
+    path.write_text(f"0.5 0.25 0 1 {coordinate} 0 output 2 3 1 2\n")
+    message = rf"points of .*far\.txt must lie in the unit square, got a coordinate of {coordinate}"
+    with pytest.raises(ValueError, match=message):
+        TSP(training_file=str(path)).training_batch(0, 0, 1)
+    with pytest.raises(ValueError, match=message):
+        next(TSP(test_file=str(path)).test_batches(1, 1))
+    assert read_instances(path)[0].shape == (1, 3, 2)
+
+
+def test_a_mask_is_not_ignored(file):
+    task = TSP(test_file=file)
+    (batch,) = task.test_batches(3, 3)
+    with pytest.raises(ValueError, match="a batch of tours must have no mask"):
+        task.score(replace(batch, mask=torch.ones(3, 4, dtype=torch.bool)), batch.order)
+
+
+def test_data_facts(file, tmp_path):
+    larger = tmp_path / "tsp6.txt"
+    write_instances(larger, torch.rand(2, 6, 2, dtype=torch.float64), torch.arange(6).expand(2, 6))
+    for direction in ("file", "counterclockwise", "random"):
+        facts = TSP(training_file=(str(larger), file), direction=direction).data_facts()
+        assert facts == DataFacts(
+            symmetry="tour",
+            direction=direction,
+            fixed_start=True,
+            num_items=(4, 6),
+            value_range=(0.0, 1.0),
+            scaling="unit square",
+        )
+    assert TSP(test_file=file).data_facts().num_items is None  # nothing was seen in training
 
 
 @pytest.mark.parametrize(
@@ -366,11 +413,11 @@ def test_generate_errors(tmp_path, monkeypatch):
     pytest.importorskip("fast_tsp")
     path = tmp_path / "tsp.txt"
     for name, arguments in (("count", (0, 5)), ("num_nodes", (5, 0))):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got 0"):
             generate(path, *arguments)
-    with pytest.raises(ValueError, match="block must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="block must be an integer of at least 1, got 0"):
         generate(path, 1, 5, block=0)
-    with pytest.raises(ValueError, match="seconds must be positive, got 0"):
+    with pytest.raises(ValueError, match="seconds must be positive and finite, got 0"):
         generate(path, 1, 5, seconds=0)
     path.write_text("mine")
     with pytest.raises(ValueError, match="exists and was not made by generate: choose another name"):
@@ -379,9 +426,9 @@ def test_generate_errors(tmp_path, monkeypatch):
     generate(other, 1, 5, progress=False)
     with pytest.raises(ValueError, match=r"was made with .* not with .* choose another name or delete it"):
         generate(other, 2, 5)
-    with pytest.raises(ValueError, match=r"points must be \(N, 2\) float, got \(3,\) torch.float32"):
+    with pytest.raises(ValueError, match=r"points must be a \(N, 2\) tensor of .* float64, got \(3,\) float32"):
         solve(torch.rand(3))
-    with pytest.raises(ValueError, match="points must lie in the unit square"):
+    with pytest.raises(ValueError, match=r"points must lie in the unit square, got a coordinate of 2\.0"):
         solve(torch.tensor([[0.5, 2.0]]))
     monkeypatch.setitem(sys.modules, "fast_tsp", None)
     with pytest.raises(ImportError, match="solving needs fast-tsp: pip install fast-tsp"):
@@ -520,7 +567,9 @@ class TestTwoOpt:
 
     def test_errors(self):
         order = torch.tensor([[1, 3, 2, 0]])
-        with pytest.raises(ValueError, match=r"points must be \(1, 4, 2\) to fit order, got \(1, 3, 2\)"):
+        with pytest.raises(
+            ValueError, match=r"points must be a \(1, 4, 2\) tensor of .*, got \(1, 3, 2\) float\d\d; it must fit order"
+        ):
             two_opt(torch.zeros(1, 3, 2), order)
         with pytest.raises(ValueError, match="order must hold each of 0 to 3 once per row"):
             two_opt(torch.zeros(1, 4, 2), torch.tensor([[1, 3, 3, 0]]))

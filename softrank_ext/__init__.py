@@ -7,30 +7,42 @@ load_libraries()
 
 from softrank_ext import distributions, metrics, model_folder, noise, permutations, tasks  # noqa: E402
 from softrank_ext.answers import calibration, consensus, pairwise, rank_interval, top_k  # noqa: E402
+from softrank_ext.choices import Beam, Draw, Engine, Greedy  # noqa: E402
 from softrank_ext.constraints import Constraints  # noqa: E402
 from softrank_ext.evaluation import evaluate  # noqa: E402
 from softrank_ext.likelihood import LikelihoodEstimate, log_likelihood  # noqa: E402
-from softrank_ext.model import PRESETS, SoftRankConfig, SoftRankModel  # noqa: E402
+from softrank_ext.model import PRESETS, DataFacts, SoftRankConfig, SoftRankModel, register_model  # noqa: E402
 from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
-from softrank_ext.sampling import Samples, sample  # noqa: E402
-from softrank_ext.sampling.incremental import IncrementalDecoder  # noqa: E402
-from softrank_ext.training import train  # noqa: E402
+from softrank_ext.pretrained import from_pretrained, list_pretrained  # noqa: E402
+from softrank_ext.processes import Bridge, Riffle  # noqa: E402
+from softrank_ext.sampling import IncrementalDecoder, Samples, sample  # noqa: E402
+from softrank_ext.training import TrainConfig, train  # noqa: E402
 
 __version__ = installed_version()
 __all__ = [
     "PRESETS",
+    "Beam",
+    "Bridge",
     "Constraints",
+    "DataFacts",
+    "Draw",
+    "Engine",
+    "Greedy",
     "IncrementalDecoder",
     "LikelihoodEstimate",
+    "Riffle",
     "Samples",
     "SoftRankConfig",
     "SoftRankModel",
+    "TrainConfig",
     "build_info",
     "calibration",
     "consensus",
     "decode_chamber",
     "distributions",
     "evaluate",
+    "from_pretrained",
+    "list_pretrained",
     "log_likelihood",
     "metrics",
     "model_folder",
@@ -41,6 +53,7 @@ __all__ = [
     "pick",
     "rank_interval",
     "reflect",
+    "register_model",
     "sample",
     "tasks",
     "top_k",

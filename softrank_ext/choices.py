@@ -1,7 +1,7 @@
 """What a call may choose beside its data: how picks are made, and how they are computed. Small frozen classes.
 
-They are made at the door (`sample`, `evaluate`, `model.decode`, the command line), handed on as they are, and read where
-they matter.
+They are made at the door (`sample`, `evaluate`, `model.decode`, the command line), handed on as they are, and read
+where they matter.
 """
 
 from dataclasses import dataclass

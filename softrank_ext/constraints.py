@@ -1,34 +1,35 @@
 """Constraints on orders: "a before b", pinned places, forbidden places, groups that stay together.
 
-`Constraints` speaks of the items as given, `order[place] = item`. `rules_of` checks them against a batch, names what
-contradicts itself, and makes `Rules`: tensors that the ops read, over items, or over slots by `Rules.in_slots`.
+`Constraints` name items as they are given, `order[place] = item`. `rules_of` checks them against a batch, names the
+items where they contradict each other, and makes `Rules`: tensors that the ops read, over items, or over slots by
+`Rules.in_slots`.
 
-A pick is allowed only if some completion keeps every rule, so decoding never meets a dead end. Which test decides that:
-- order pairs, with or without groups: all predecessors stand, and an open group is finished first. Exact.
+A pick is allowed only if some completion keeps every rule, so decoding never reaches a dead end. How that is decided:
+- order pairs, with or without groups: all predecessors are placed, and a group once begun is finished first. Exact.
 - pairs with windows of places (pins are windows of one place): unit-time scheduling with release times and deadlines.
   Windows are tightened along the pairs, then counting deadlines is exact (Lageweg, Lawler).
-- forbidden places without pairs or groups: one perfect matching of items and places is kept; alternating paths from the
-  item matched to the next place reach exactly the items that may stand there.
+- forbidden places without pairs or groups: a perfect matching of items and places is maintained; alternating paths from
+  the item matched to the next place reach exactly the items that may stand there.
 - pairs together with forbidden places inside a window, and groups together with pins or forbidden places (which is
-  bin packing): we know no polynomial test. The tests above cut a depth-first search that remembers which sets of placed
-  items can be completed. It is exact; after `ops.MOST_STATES` sets per row and call it raises RuntimeError rather
-  than guess.
+  bin packing): no polynomial test is known to us. The tests above prune a depth-first search that remembers which sets
+  of placed items can be completed. It is exact; after `ops.MOST_STATES` sets per row and call it raises
+  RuntimeError instead of guessing.
 
-Two laws (`sample`'s argument `law`):
+Two laws (`Constraints.law`):
 - "prefix": every prediction of the reverse process is drawn place by place from the model's softmax over the allowed
   items. Its probability of an order is the product of those renormalised softmaxes, which is not the model's law given
-  the constraints: an early pick is not charged for the unlikely picks that it forces later.
+  the constraints: an early pick is not penalised for the unlikely picks that it forces later.
 - "conditioned": the law of the final order of the whole unconstrained process, given that this order keeps the
   constraints. Only the last prediction is drawn as in "prefix"; a draw's weight is the product over its places of the
-  model's probability of the allowed items. Of `particles` such draws per sample asked for, samples are drawn in
-  proportion to their weights. That is exact in the limit of many draws; the effective sample size tells how many equal
-  draws the weighted ones are worth. Earlier predictions are not constrained: what is conditioned on is the final order.
+  model's probability of the allowed items. For each sample asked for, `particles` such draws are made, and samples are
+  chosen among all of them in proportion to their weights. That is exact in the limit of many draws; the effective
+  sample size says how many equally weighted draws they are worth. Earlier predictions are not constrained: the
+  condition is on the final order.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext import ops
+from softrank_ext.checks import check_bool, check_choice, check_integer
+from softrank_ext.constraint_rows import Row, RowArrays, arrays_of
 from softrank_ext.permutations import arrange
 
 LAWS = ("prefix", "conditioned")
@@ -49,14 +51,27 @@ class Constraints:
     before: pairs (a, b), "a stands before b"; or a mapping from an item to the items after it; or an (N, N) bool
     matrix, True at [a, b]. pins: item -> its place. forbidden: pairs (item, place). together: disjoint groups of items
     that stand next to each other, in any order.
+
+    How orders are drawn under these rules, which must be the same for all instances of a call:
+    law: "prefix" draws each pick from what the rules allow, which is fast; "conditioned" follows the model's law given
+    the rules, by choosing among weighted draws, `particles` for each sample. reflect_noise: noisy soft ranks keep the
+    order pairs too (law "prefix" only); in training the model saw such soft ranks no more often than by chance.
     """
 
     before: Iterable[tuple[int, int]] | Mapping[int, Iterable[int]] | Tensor | np.ndarray = ()
     pins: Mapping[int, int] = field(default_factory=dict)
     forbidden: Iterable[tuple[int, int]] = ()
     together: Iterable[Iterable[int]] = ()
+    law: str = "prefix"
+    particles: int = 16
+    reflect_noise: bool = False
 
     def __post_init__(self) -> None:
+        check_choice("law", self.law, LAWS)
+        check_integer("particles", self.particles, 1)
+        check_bool("reflect_noise", self.reflect_noise)
+        if self.law == "conditioned" and self.reflect_noise:
+            raise ValueError('law="conditioned" needs reflect_noise=False: it weighs the model\'s own draws')
         if not isinstance(self.pins, Mapping):
             raise TypeError(f"pins must be a mapping from item to place, got {type(self.pins).__name__}")
         normal: dict[str, Any] = {
@@ -71,15 +86,15 @@ class Constraints:
     @staticmethod
     def from_json(value: object) -> "Constraints":
         """Constraints from a parsed JSON object with some of the fields; the items of "pins" may be strings there."""
-        names = ("before", "pins", "forbidden", "together")
+        names = [field.name for field in fields(Constraints)]
         if not isinstance(value, dict) or not set(value) <= set(names):
             got = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
             raise ValueError(f"constraints must be an object with some of {', '.join(names)}, got {got}")
-        fields = dict(value)
+        arguments = dict(value)
         for name in ("before", "pins"):
-            if isinstance(fields.get(name), dict):
-                fields[name] = {int(item): rest for item, rest in fields[name].items()}
-        return Constraints(**fields)
+            if isinstance(arguments.get(name), dict):
+                arguments[name] = {int(item): rest for item, rest in arguments[name].items()}
+        return Constraints(**arguments)
 
 
 def read_constraints(path: str | Path) -> Constraints | list[Constraints | None]:
@@ -96,9 +111,9 @@ def read_constraints(path: str | Path) -> Constraints | list[Constraints | None]
 class Rules(NamedTuple):
     """Constraints as the ops read them, a row each; None where no row has that kind.
 
-    before (B, N, N) bool: [a, b] = "a stands before b", and for whole groups: who stands before a member stands before
-    all. allowed (B, N, N) bool: [item, place], tightened along `before` and groups. group (B, N) int64: number of the
-    item's group, -1 for none.
+    before (B, N, N) bool: [a, b] = "a stands before b", and for whole groups: an item before one member of a group is
+    before all of them. allowed (B, N, N) bool: [item, place], tightened along `before` and groups. group (B, N) int64:
+    number of the item's group, -1 for none.
     """
 
     before: Tensor | None
@@ -133,35 +148,27 @@ def rules_of(
     device: torch.device | None = None,
     first: Tensor | None = None,
 ) -> Rules | None:
-    """The rules of a batch of B rows of N items; None if there are none. Rules that are made already are returned.
+    """The rules of a batch of B rows of N items; None if there are none. `Rules` are returned as they are.
 
     constraints: one for all rows, or one (or None) per row. mask (B, N) bool: True = real item; places count real
     items. first (B,) int64: an item pinned to place 0 in each row.
-    Raises ValueError, with the items named, if a row's constraints contradict each other or name what is not there.
+    Raises ValueError, with the items named, if a row's constraints contradict each other or name items or places that
+    it does not have.
     """
     if constraints is None or isinstance(constraints, Rules):
         return constraints
-    if isinstance(constraints, Constraints):
-        per_row: list[Constraints | None] = [constraints] * B
-    else:
-        per_row = list(constraints)
-        if len(per_row) != B or not all(row is None or isinstance(row, Constraints) for row in per_row):
-            raise ValueError(
-                f"constraints must be Constraints, or a list of {B} (None for no rules), got {constraints!r}"
-            )
+    per_row = _per_row(constraints, B)
     reals = [tuple(range(N))] * B if mask is None else [tuple(row.nonzero()[:, 0].tolist()) for row in mask.cpu()]
-    firsts = [None] * B if first is None else first.tolist()
-    made: dict[tuple, tuple] = {}
+    firsts: list[int | None] = [None] * B if first is None else first.tolist()
+    made: dict[tuple[int, tuple[int, ...], int | None], RowArrays] = {}
     keys = []
     for row, (own, real, pinned) in enumerate(zip(per_row, reals, firsts, strict=True)):
         keys.append((id(own), real, pinned))
         if keys[-1] not in made:
             try:
-                made[keys[-1]] = _arrays_of(own or Constraints(), real, N, pinned)
+                made[keys[-1]] = arrays_of(_row_of(own or Constraints(), real, N, pinned), real, N)
             except ValueError as error:
-                raise ValueError(
-                    str(error) if isinstance(constraints, Constraints) else f"row {row}: {error}"
-                ) from error
+                raise _in_row(error, row, constraints) from error
     numbers = {key: number for number, key in enumerate(made)}
     index = torch.tensor([numbers[key] for key in keys], dtype=torch.int64)
     tensors: list[Tensor | None] = []
@@ -175,44 +182,128 @@ def rules_of(
     return None if all(tensor is None for tensor in tensors) else Rules(*tensors)
 
 
-class _Row(NamedTuple):
-    """The constraints of one row, items checked, places counted from the start, groups of two and more."""
+class ConstraintSettings(NamedTuple):
+    """How orders are drawn under constraints; the fields of `Constraints` with these names."""
 
-    before: list[tuple[int, int]]
-    pins: dict[int, int]
-    forbidden: list[tuple[int, int]]
-    together: list[tuple[int, ...]]
-
-
-def _arrays_of(
-    constraints: Constraints, real: tuple[int, ...], N: int, first: int | None
-) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
-    """The rules of one row as arrays (see `Rules`), None where there are none."""
-    named = _row_of(constraints, real, N)
-    if first is not None:
-        if named.pins.get(first, 0) != 0:
-            raise ValueError(f"item {first} is first, and pinned to place {named.pins[first]}")
-        named.pins[first] = 0
-    _check_pins(named)
-    before, group = _pair_matrix(named, N), _group_numbers(named, N)
-    cycle = _cycle_of(before, real)
-    if cycle is not None:
-        is_widened = any(pair not in named.before for pair in pairwise(cycle))
-        groups = [f"; items {_listed(g)} stay together" for g in named.together if is_widened and set(g) & set(cycle)]
-        raise ValueError(f"constraints contradict each other: {' before '.join(map(str, cycle))}{''.join(groups)}")
-    allowed = _tightened(named, before, real, N)
-    if not _can_begin(before, allowed, group, real):
-        raise ValueError(f"no order keeps the constraints: {_contradiction(named, allowed, real, N)}")
-    return before if before.any() else None, allowed, group if (group >= 0).any() else None
+    law: str = "prefix"
+    particles: int = 16
+    reflect_noise: bool = False
 
 
-def _row_of(constraints: Constraints, real: tuple[int, ...], N: int) -> _Row:
+def settings_of(constraints: Constraining) -> ConstraintSettings:
+    """The settings of one `Constraints`, or of a list whose rows (None apart) agree; the defaults if there are none.
+
+    Raises ValueError, naming two rows, if they differ.
+    """
+    if constraints is None or isinstance(constraints, Rules):
+        return ConstraintSettings()
+    found: tuple[int, ConstraintSettings] | None = None
+    for number, row in enumerate(
+        _per_row(constraints, 1 if isinstance(constraints, Constraints) else len(constraints))
+    ):
+        if row is None:
+            continue
+        own = ConstraintSettings(row.law, row.particles, row.reflect_noise)
+        if found is None:
+            found = number, own
+        elif own != found[1]:
+            names = "law, particles and reflect_noise"
+            raise ValueError(
+                f"constraints must have the same {names} in all rows, got {tuple(found[1])} in row {found[0]} and "
+                f"{tuple(own)} in row {number}"
+            )
+    return ConstraintSettings() if found is None else found[1]
+
+
+def pinned_first(
+    constraints: Constraining, B: int, N: int, mask: Tensor | None = None
+) -> tuple[Tensor | None, Constraining]:
+    """The items pinned to place 0, (B,) int64, if every row pins one, and the constraints without these pins.
+
+    Places count modulo the row's number of real items n, so -n is place 0 too. The second is None, for the batch or for
+    a row of a list, where nothing else is asked for. If no row has such a pin: None, and the constraints as they are.
+    Raises ValueError if only some rows have one, if a row has two, or if the item is not there.
+    """
+    if constraints is None or isinstance(constraints, Rules):
+        return None, constraints
+    counts: list[int] = [N] * B if mask is None else mask.sum(1).tolist()
+    found: dict[tuple[int, int], tuple[int | None, Constraints | None]] = {}
+    items: list[int | None] = []
+    rests: list[Constraints | None] = []
+    for row, (own, count) in enumerate(zip(_per_row(constraints, B), counts, strict=True)):
+        key = id(own), count
+        if key not in found:
+            try:
+                found[key] = _without_first(own, count)
+            except ValueError as error:
+                raise _in_row(error, row, constraints) from error
+        items.append(found[key][0])
+        rests.append(found[key][1])
+    pinned = [item for item in items if item is not None]
+    if not pinned:
+        return None, constraints
+    if len(pinned) < B:
+        without = items.index(None)
+        having = next(row for row, item in enumerate(items) if item is not None)
+        raise ValueError(
+            "constraints must pin an item to place 0 in every row or in none, "
+            f"row {having} pins item {items[having]} and row {without} none"
+        )
+    first = torch.tensor(pinned, dtype=torch.int64, device=None if mask is None else mask.device)
+    is_real = (first >= 0) & (first < N)
+    if mask is not None:
+        is_real &= mask.gather(1, first.clamp(0, N - 1)[:, None])[:, 0]
+    if not bool(is_real.all()):
+        row = int((~is_real).nonzero()[0])
+        raise _in_row(_not_real(pinned[row], N), row, constraints)
+    if all(rest is rests[0] for rest in rests) and (isinstance(constraints, Constraints) or rests[0] is None):
+        return first, rests[0]
+    return first, rests
+
+
+def _without_first(constraints: Constraints | None, count: int) -> tuple[int | None, Constraints | None]:
+    """The item pinned to place 0 of `count` places, and the other constraints, None if there are none."""
+    if constraints is None:
+        return None, None
+    pinned = [item for item, place in constraints.pins.items() if place in (0, -count)]
+    if not pinned:
+        return None, constraints
+    if len(pinned) > 1:
+        raise ValueError(
+            f"constraints contradict each other: items {pinned[0]} and {pinned[1]} are both pinned to place 0"
+        )
+    others = {item: place for item, place in constraints.pins.items() if item != pinned[0]}
+    if others or constraints.before or constraints.forbidden or constraints.together:
+        return pinned[0], replace(constraints, pins=others)
+    return pinned[0], None
+
+
+def _per_row(constraints: Constraints | Sequence[Constraints | None], B: int) -> list[Constraints | None]:
+    if isinstance(constraints, Constraints):
+        return [constraints] * B
+    per_row = list(constraints)
+    if len(per_row) != B or not all(row is None or isinstance(row, Constraints) for row in per_row):
+        raise ValueError(f"constraints must be Constraints, or a list of {B} (None for no rules), got {constraints!r}")
+    return per_row
+
+
+def _in_row(error: ValueError, row: int, constraints: Constraining) -> ValueError:
+    """The error, with its row where there is a list of constraints."""
+    return ValueError(str(error) if isinstance(constraints, Constraints) else f"row {row}: {error}")
+
+
+def _not_real(item: int, N: int) -> ValueError:
+    what = "padding" if 0 <= item < N else f"not an item, 0 to {N - 1}"
+    return ValueError(f"constraints must name real items, {item} is {what}")
+
+
+def _row_of(constraints: Constraints, real: tuple[int, ...], N: int, first: int | None) -> Row:
+    """The constraints of a row with these real items, checked, and with a pin of `first` to place 0."""
     known, count = set(real), len(real)
 
     def item(value: int) -> int:
         if value not in known:
-            what = "padding" if 0 <= value < N else f"not an item, 0 to {N - 1}"
-            raise ValueError(f"constraints must name real items, {value} is {what}")
+            raise _not_real(value, N)
         return value
 
     def place(value: int) -> int:
@@ -226,183 +317,18 @@ def _row_of(constraints: Constraints, real: tuple[int, ...], N: int) -> _Row:
     for member in members:
         if members.count(member) > 1:
             raise ValueError(f"together must be disjoint groups, item {member} is in two")
-    return _Row(
+    pins = {item(i): place(at) for i, at in constraints.pins.items()}
+    if first is not None and pins.setdefault(first, 0) != 0:
+        raise ValueError(f"item {first} is fixed at place 0 and pinned to place {pins[first]}")
+    return Row(
         [(item(a), item(b)) for a, b in before],
-        {item(i): place(at) for i, at in constraints.pins.items()},
+        pins,
         [(item(i), place(at)) for i, at in forbidden],
         [group for group in together if len(group) > 1],
     )
 
 
-def _check_pins(constraints: _Row) -> None:
-    pinned: dict[int, int] = {}
-    for item, place in constraints.pins.items():
-        if place in pinned:
-            raise ValueError(
-                f"constraints contradict each other: items {pinned[place]} and {item} are both pinned to place {place}"
-            )
-        pinned[place] = item
-        if (item, place) in constraints.forbidden:
-            raise ValueError(
-                f"constraints contradict each other: item {item} is pinned to place {place}, which is forbidden to it"
-            )
-
-
-def _pair_matrix(constraints: _Row, N: int) -> np.ndarray:
-    """before[a, b] for the pairs, each widened to the whole groups of a and b (unless they share one)."""
-    block = {item: group for group in constraints.together for item in group}
-    before = np.zeros((N, N), dtype=bool)
-    for a, b in constraints.before:
-        if block.get(a) == block.get(b):
-            before[a, b] = True
-        else:
-            before[np.ix_(block.get(a, (a,)), block.get(b, (b,)))] = True
-    return before
-
-
-def _group_numbers(constraints: _Row, N: int) -> np.ndarray:
-    group = np.full(N, -1, dtype=np.int64)
-    for number, members in enumerate(constraints.together):
-        group[list(members)] = number
-    return group
-
-
-def _cycle_of(before: np.ndarray, real: tuple[int, ...]) -> list[int] | None:
-    """A cycle of the relation as items, the first again at the end; None if there is none."""
-    left = np.array(real)
-    while True:  # take away items without a predecessor; what stays has one inside
-        has_predecessor = before[np.ix_(left, left)].any(0)
-        if not has_predecessor.any():
-            return None
-        if has_predecessor.all():
-            break
-        left = left[has_predecessor]
-    path = [int(left[0])]
-    while True:
-        path.append(int(left[before[left, path[-1]].argmax()]))
-        if path[-1] in path[:-1]:
-            return path[path.index(path[-1]) :][::-1]
-
-
-def _tightened(constraints: _Row, before: np.ndarray, real: tuple[int, ...], N: int) -> np.ndarray | None:
-    """allowed[item, place] by pins and forbidden places, cut to windows that pairs and groups leave; None if all."""
-    if not constraints.pins and not constraints.forbidden:
-        return None
-    count = len(real)
-    allowed = np.zeros((N, N), dtype=bool)
-    allowed[np.ix_(real, range(count))] = True
-    for item, place in constraints.forbidden:
-        allowed[item, place] = False
-    for item, place in constraints.pins.items():
-        allowed[item, :place] = allowed[item, place + 1 :] = False  # others keep the place: their windows have no hole
-    places = np.arange(N)
-    while True:
-        is_open = allowed.any(1)
-        first = np.where(is_open, allowed.argmax(1), count)
-        last = np.where(is_open, N - 1 - allowed[:, ::-1].argmax(1), -1)
-        first = np.maximum(first, np.where(before, first[:, None] + 1, 0).max(0))
-        last = np.minimum(last, np.where(before, last - 1, count).min(1))
-        for group in map(list, constraints.together):
-            reach = len(group) - 1
-            first[group] = np.maximum(first[group], first[group].max() - reach)
-            last[group] = np.minimum(last[group], last[group].min() + reach)
-        cut = allowed & (places >= first[:, None]) & (places <= last[:, None])
-        if (cut == allowed).all():
-            return allowed
-        allowed = cut
-
-
-def _can_begin(before: np.ndarray, allowed: np.ndarray | None, group: np.ndarray, real: tuple[int, ...]) -> bool:
-    """Whether some order keeps rules without cycles."""
-    if allowed is None:
-        return True
-    mask = torch.zeros(1, len(allowed), dtype=torch.bool)
-    mask[0, list(real)] = True
-    rules = [torch.from_numpy(rule)[None] for rule in (before, allowed, group)]
-    return bool(ops.allowed_picks(torch.empty(1, 0, dtype=torch.int64), mask, *rules).any())
-
-
-def _hall_violator(allowed: np.ndarray, real: tuple[int, ...]) -> list[int] | None:
-    """Items that have fewer places between them than they are, None if items and places can be matched."""
-    open_places = {item: np.flatnonzero(allowed[item]).tolist() for item in real}
-    item_at: dict[int, int] = {}
-    for start in real:
-        came_from: dict[int, int] = {}  # place -> the item that reached it
-        reached = [start]
-        free = None
-        for item in reached:
-            for place in open_places[item]:
-                if place not in came_from:
-                    came_from[place] = item
-                    if place not in item_at:
-                        free = place
-                        break
-                    reached.append(item_at[place])
-            if free is not None:
-                break
-        if free is None:
-            return sorted(reached)
-        while free is not None:
-            item = came_from[free]
-            before = next((place for place, holder in item_at.items() if holder == item), None)
-            item_at[free] = item
-            free = before
-    return None
-
-
-def _contradiction(constraints: _Row, allowed: np.ndarray | None, real: tuple[int, ...], N: int) -> str:
-    """What contradicts itself, in words: items that have too few places, and rules of which none can be dropped."""
-    parts = []
-    items = None if allowed is None else _hall_violator(allowed, real)
-    if allowed is not None and items is not None:
-        places = np.flatnonzero(allowed[items].any(0)).tolist()
-        left = f"only place{'s' * (len(places) > 1)} {_listed(places)}" if places else "no place"
-        parts.append(
-            f"item{'s' * (len(items) > 1)} {_listed(items)} {'have' if len(items) > 1 else 'has'} {left} left"
-            + (f" ({len(items)} items for {len(places)})" if len(items) > 1 else "")
-        )
-    if constraints.before or constraints.together:
-        core = _smallest_contradiction(constraints, real, N)
-        said = [f"{a} before {b}" for a, b in core.before]
-        said += [f"item {item} pinned to place {place}" for item, place in core.pins.items()]
-        banned: dict[int, list[int]] = {}
-        for item, place in core.forbidden:
-            banned.setdefault(item, []).append(place)
-        said += [f"item {item} forbidden at {_listed(places)}" for item, places in banned.items()]
-        said += [f"items {_listed(group)} together" for group in core.together]
-        parts.append(f"what contradicts itself: {', '.join(said)}")
-    return "; ".join(parts)
-
-
-def _smallest_contradiction(constraints: _Row, real: tuple[int, ...], N: int) -> _Row:
-    """A part of contradictory constraints of which no rule can be dropped; an item's forbidden places count as one."""
-    kept = constraints
-
-    def contradicts(fewer: _Row) -> bool:
-        before = _pair_matrix(fewer, N)
-        allowed = _tightened(fewer, before, real, N)
-        return not _can_begin(before, allowed, _group_numbers(fewer, N), real)
-
-    for pair in constraints.before:
-        fewer = kept._replace(before=[other for other in kept.before if other != pair])
-        kept = fewer if contradicts(fewer) else kept
-    for group in constraints.together:
-        fewer = kept._replace(together=[other for other in kept.together if other != group])
-        kept = fewer if contradicts(fewer) else kept
-    for pinned in constraints.pins:
-        fewer = kept._replace(pins={item: place for item, place in kept.pins.items() if item != pinned})
-        kept = fewer if contradicts(fewer) else kept
-    for banned in {item for item, _ in constraints.forbidden}:
-        fewer = kept._replace(forbidden=[pair for pair in kept.forbidden if pair[0] != banned])
-        kept = fewer if contradicts(fewer) else kept
-    return kept
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
-def _as_pairs(before: Any) -> Iterable[Any]:
+def _as_pairs(before: Iterable[Any] | Mapping[int, Iterable[int]] | Tensor | np.ndarray) -> Iterable[Any]:
     if isinstance(before, Mapping):
         return [(a, b) for a, after in before.items() for b in after]
     if isinstance(before, Tensor | np.ndarray):
@@ -410,8 +336,9 @@ def _as_pairs(before: Any) -> Iterable[Any]:
         if matrix.dtype == np.bool_:
             if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
                 raise ValueError(f"before must be an (N, N) bool matrix, got {matrix.shape}")
-            return np.argwhere(matrix).tolist()
-        return matrix.tolist()
+            matrix = np.argwhere(matrix)
+        pairs: list[Any] = matrix.tolist()
+        return pairs
     return before
 
 

@@ -13,49 +13,47 @@ from torch import Tensor
 
 from softrank_ext._libraries import build_info
 from softrank_ext.batch import Batch
-from softrank_ext.model import OnePassModel, SoftRankModel
-from softrank_ext.sampling import Samples, sample, steps_of
+from softrank_ext.checks import check_choice, check_integer
+from softrank_ext.choices import DECODES, Decode, Engine, decode_of
+from softrank_ext.model import OrderModel
+from softrank_ext.processes import OnePass, Process, process_of_call, process_to_json
+from softrank_ext.sampling import Samples, pins_of, sample
 from softrank_ext.tasks import Task
 
 Row = dict[str, object]
 
 
 def evaluate(
-    model: SoftRankModel | OnePassModel,
+    model: OrderModel,
     task: Task,
     *,
     count: int = 1000,
     batch_size: int = 64,
     steps: int | None = None,
-    noise_scale: float = 0.5,
-    reference: str = "uniform",
-    decode: str = "greedy",
-    temperature: float = 1.0,
-    beam: int | None = None,
-    beam_kept: int = 1,
-    beam_returned: int = 1,
+    process: Process | None = None,
+    decode: str | Decode = "greedy",
     best_of: int = 1,
     best_by: str = "log_prob",
     symmetries: int = 1,
     seed: int = 0,
+    engine: Engine = Engine(),
 ) -> Row:
     """One row of a table: the settings, the mean of each of the task's metrics, and its standard error.
 
-    count: held-out instances, in batches of batch_size. steps, noise_scale, reference, decode, temperature, beam,
-    beam_kept, beam_returned: as in `sample`. best_of: draws per instance, of which the best counts: the one with the
-    lowest metric `best_by`, or the highest log_prob. symmetries: 8 to draw so many for each turned and mirrored copy of
-    an instance (of a task that has them, `tasks.tsp.TSP`) and count the best of all. seed: of the instances and of the
-    draws. Under torchrun, processes share the batches and all get the same row.
+    count: held-out instances, in batches of batch_size. steps, process, decode, engine: as in `sample`. best_of: draws
+    per instance, of which the best counts: the one with the lowest metric `best_by`, or the highest log_prob.
+    symmetries: 8 to draw so many for each turned and mirrored copy of an instance (of a task that has them,
+    `tasks.tsp.TSP`) and count the best of all. seed: of the instances and of the draws. Under torchrun, processes share
+    the batches and all get the same row.
 
     Returns the settings by name, "instances", "seconds" and "metrics": name -> {"mean", "standard_error"}.
     """
     for name, value in (("count", count), ("batch_size", batch_size), ("best_of", best_of)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    if symmetries not in (1, 8):
-        raise ValueError(f"symmetries must be 1 or 8, got {symmetries!r}")
+        check_integer(name, value, 1)
+    check_choice("symmetries", symmetries, (1, 8))
     if symmetries == 8 and not hasattr(task, "symmetric_copies"):
         raise ValueError(f"symmetries must be 1 for the task {task.name}: its instances have no copies")
+    choice, chosen = decode_of(decode), process_of_call(model.process, process, steps)
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = next(model.parameters()).device
     scores: dict[str, list[Tensor]] = {}
@@ -65,39 +63,28 @@ def evaluate(
         if index % world == rank:
             items = batch.items if symmetries == 1 else task.symmetric_copies(batch.items)  # type: ignore[attr-defined]
             mask, first = (
-                None if given is None else given.repeat_interleave(symmetries, 0).to(device)
-                for given in (batch.mask, batch.first)
+                None if given is None else given.repeat_interleave(symmetries, 0) for given in (batch.mask, batch.first)
             )
             samples = sample(
                 model,
                 items.to(device),
-                mask=mask,
-                first=first,
+                mask=None if mask is None else mask.to(device),
+                constraints=pins_of(first),
                 num_samples=best_of,
-                steps=steps,
-                noise_scale=noise_scale,
-                reference=reference,
-                decode=decode,
-                temperature=temperature,
-                beam=beam,
-                beam_kept=beam_kept,
-                beam_returned=beam_returned,
+                process=None if isinstance(chosen, OnePass) else chosen,
+                decode=choice,
                 seed=seed,
                 first_sample=first_instance * symmetries * best_of,
+                engine=engine,
             )
             for name, numbers in _score(task, batch, samples, best_by).items():
                 scores.setdefault(name, []).append(numbers)
         first_instance += len(batch.order)
     totals = _totals(scores, world)
     return {
-        "steps": steps_of(model, steps),
-        "noise_scale": noise_scale,
-        "reference": reference,
-        "decode": decode,
-        "temperature": temperature,
-        "beam": beam,
-        "beam_kept": beam_kept,
-        "beam_returned": beam_returned,
+        "steps": chosen.sampling_steps,
+        "process": {} if isinstance(chosen, OnePass) else process_to_json(chosen),
+        "decode": _name_of(choice),
         "best_of": best_of,
         "best_by": best_by,
         "symmetries": symmetries,
@@ -106,6 +93,11 @@ def evaluate(
         "seconds": time.perf_counter() - started,
         "metrics": {name: _mean_and_error(*total) for name, total in totals.items()},
     }
+
+
+def _name_of(choice: Decode) -> str:
+    """How a table names a choice: as the calls do, "sample" and "greedy" for the plain ones."""
+    return next((name for name, plain in DECODES.items() if plain == choice), repr(choice))
 
 
 def _score(task: Task, batch: Batch, samples: Samples, best_by: str) -> dict[str, Tensor]:
@@ -146,8 +138,9 @@ def _mean_and_error(total: float, squares: float, number: int) -> dict[str, floa
 
 def table_of(rows: Sequence[Row]) -> str:
     """Rows of `evaluate` as lines of text: the settings that differ (or the steps), each metric with its error."""
-    settings = [name for name in ("steps", "noise_scale", "reference", "decode", "beam", "best_of", "symmetries")
-                if name == "steps" or len({row[name] for row in rows}) > 1]  # fmt: skip
+    rows = [{**row, **_process_of(row)} for row in rows]
+    names = ("steps", "noise_scale", "prior", "carry", "decode", "best_of", "symmetries")
+    settings = [name for name in names if name == "steps" or len({row.get(name) for row in rows}) > 1]
     metrics = list(_metrics_of(rows[0]))
     lines = [[*settings, *metrics, "instances", "seconds"]]
     for row in rows:
@@ -157,6 +150,12 @@ def table_of(rows: Sequence[Row]) -> str:
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
+
+
+def _process_of(row: Row) -> dict[str, object]:
+    process = row["process"]
+    assert isinstance(process, dict)
+    return process
 
 
 def _metrics_of(row: Row) -> dict[str, dict[str, float]]:

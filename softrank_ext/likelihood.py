@@ -22,9 +22,12 @@ import torch
 from torch import Tensor
 
 from softrank_ext import noise, ops
-from softrank_ext.model import SoftRankModel
+from softrank_ext.checks import check_integer, check_seed, check_share
+from softrank_ext.choices import Draw
+from softrank_ext.model import PackedWeights, SoftRankModel
 from softrank_ext.permutations import arrange, check_slots, ranks_of
-from softrank_ext.processes import bridge
+from softrank_ext.processes import Bridge, Process, process_of_call
+from softrank_ext.processes.bridge import lift_to_grid
 from softrank_ext.sampling import evaluating
 
 _ROWS_AT_ONCE = 4096
@@ -45,6 +48,20 @@ class LikelihoodEstimate:
     log_weights: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class _Estimation:
+    """What is the same for all trajectories; inner: predictions per step that guided steps are weighed with."""
+
+    model: SoftRankModel
+    process: Bridge
+    fixed_start: bool
+    temperature: float
+    guidance: float
+    inner: int
+    seed: int
+    packed_weights: PackedWeights
+
+
 @torch.no_grad()
 def log_likelihood(
     model: SoftRankModel,
@@ -52,53 +69,61 @@ def log_likelihood(
     order: Tensor,
     *,
     mask: Tensor | None = None,
-    first_by_decree: bool = False,
+    fixed_start: bool | None = None,
     num_samples: int = 64,
     guidance: float = 0.3,
     inner_samples: int = 1,
     steps: int | None = None,
-    noise_scale: float = 0.5,
-    reference: str = "uniform",
-    temperature: float = 1.0,
+    process: Process | None = None,
+    decode: Draw = Draw(),
     seed: int = 0,
-    carry: str = "exact",
 ) -> LikelihoodEstimate:
     """Estimate the log-probability that `sample`, with the same settings, returns an order.
 
     items: (B, N, ...) as the model's embedder takes them. order: (B, N) int64, `order[place] = item`, real items first.
-    mask: (B, N) bool, True = real item. first_by_decree: order[:, 0] stands first as with `first` of `sample`.
+    mask: (B, N) bool, True = real item. fixed_start: order[:, 0] is fixed, as by a pin at place 0; by default as the
+    model was trained.
     num_samples: weighted trajectories per instance. guidance: from 0 (runs of the model as they are) to below 1: how
     much trajectories are led to the order, see the file's head. inner_samples: predictions per step that guided steps
-    are weighed with; each takes as long as a step of `sample`. steps, noise_scale, reference, temperature, carry: as in
-    `sample`. seed: any 64-bit integer; the same seed gives the same estimate.
+    are weighed with; each takes as long as a step of `sample`. steps, process, decode: as in `sample`; orders are
+    drawn, `Draw(temperature)`. seed: any 64-bit integer; the same seed gives the same estimate.
     """
-    if not isinstance(model, SoftRankModel) or (model.config.process, model.config.target) != ("soft-rank", "clean"):
-        raise ValueError('model must be a SoftRankModel of process "soft-rank" and target "clean"')
-    bridge.check_choice("carry", carry, bridge.CARRIES)
-    for name, value, least in (("num_samples", num_samples, 2), ("inner_samples", inner_samples, 1)):
-        if not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-    if not 0 <= guidance < 1:
-        raise ValueError(f"guidance must be at least 0 and below 1, got {guidance}")
-    if guidance > 0 and not 0 < noise_scale < math.inf:
-        raise ValueError(f"noise_scale must be positive and finite, or guidance 0, got {noise_scale}")
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be positive and finite, got {temperature}")
+    if not isinstance(model, SoftRankModel):
+        raise ValueError(f"model must be a SoftRankModel, got {type(model).__name__}")
+    chosen = process_of_call(model.process, process, steps)
+    if not isinstance(chosen, Bridge) or chosen.target != "clean":
+        raise ValueError(f'process must be a Bridge whose target is "clean", got {chosen}')
+    if not isinstance(decode, Draw):
+        raise ValueError(f"decode must be Draw(temperature): the likelihood is that of draws, got {decode!r}")
+    if fixed_start and not model.fixed_start:
+        raise ValueError("fixed_start is for models trained with a fixed start, this one was not")
+    check_integer("num_samples", num_samples, 2)
+    check_integer("inner_samples", inner_samples, 1)
+    check_share("guidance", guidance)
+    check_seed(seed)
+    if guidance > 0 and chosen.noise_scale == 0:
+        raise ValueError("noise_scale must be positive, or guidance 0, got 0")
     check_slots(order, mask)
     if order.ndim != 2 or order.shape != items.shape[:2]:
         raise ValueError(f"order must be (B, N) = {tuple(items.shape[:2])}, got {tuple(order.shape)}")
     inner = inner_samples if guidance > 0 else 1
-    times = model.config.reverse_times(steps)
     with evaluating(model):
+        estimation = _Estimation(
+            model,
+            chosen,
+            model.fixed_start if fixed_start is None else fixed_start,
+            decode.temperature,
+            guidance,
+            inner,
+            seed,
+            model.packed_weights(),
+        )
         embedded = model.embed(items, mask)
         parts = []
         for rows in torch.arange(len(order) * num_samples, device=order.device).split(max(1, _ROWS_AT_ONCE // inner)):
             instance = rows // num_samples
-            part = _log_weights(
-                model, embedded[instance], order[instance], None if mask is None else mask[instance], first_by_decree,
-                rows, guidance, inner, times, noise_scale, reference, temperature, seed, carry,
-            )  # fmt: skip
-            parts.append(part)
+            own_mask = None if mask is None else mask[instance]
+            parts.append(_log_weights(estimation, embedded[instance], order[instance], own_mask, rows))
     log_weights = torch.cat(parts).unflatten(0, (len(order), num_samples))
     log_prob = log_weights.logsumexp(1) - math.log(num_samples)
     relative = (log_weights - log_prob[:, None]).exp()  # weights, of mean 1
@@ -108,71 +133,67 @@ def log_likelihood(
 
 
 def _log_weights(
-    model: SoftRankModel,
-    embedded: Tensor,
-    order: Tensor,
-    mask: Tensor | None,
-    first_by_decree: bool,
-    samples: Tensor,
-    guidance: float,
-    inner: int,
-    times: list[float],
-    noise_scale: float,
-    reference: str,
-    temperature: float,
-    seed: int,
-    carry: str,
+    estimation: _Estimation, embedded: Tensor, order: Tensor, mask: Tensor | None, samples: Tensor
 ) -> Tensor:
     """Log-weights (R,) of trajectories: embedded (R, N, D) per item, order and mask (R, N), samples (R,): numbers."""
+    model, process, inner, seed = estimation.model, estimation.process, estimation.inner, estimation.seed
+    fixed_start = estimation.fixed_start
     R, N, _ = embedded.shape
     dtype = embedded.dtype
-    moves = torch.ones(R, N, dtype=dtype, device=embedded.device)
-    if first_by_decree:
-        moves.scatter_(1, order[:, :1], 0.0)
-    packed_weights = model.packed_weights()
-    z_order = bridge.lift_to_grid(ranks_of(order), mask, dtype=dtype)
-    make = noise.uniform if reference == "uniform" else noise.normal
-    z_t = (
-        bridge.reference_sample(make(seed, samples, 0, N, stream=noise.REFERENCE_STREAM, dtype=dtype), reference)
-        * moves
-    )
+    draws = noise.RowNoise(seed, samples, N, dtype, None, order[:, 0] if fixed_start else None)
+    z_order = lift_to_grid(ranks_of(order), mask, dtype=dtype)
+    z_t = process.draw_prior(draws)
     log_weights = torch.zeros(R, dtype=dtype, device=embedded.device)
     inner_samples = (samples[:, None] * inner + torch.arange(inner, device=samples.device)).flatten()  # (R * inner,)
-    for step, (t, s) in enumerate(pairwise(times)):
+    inner_mask = None if mask is None else mask.repeat_interleave(inner, 0)
+    inner_embedded = embedded.repeat_interleave(inner, 0)
+    for step, (t, s) in enumerate(pairwise(process.times())):
         _, order_t, ranks_t = ops.read_order(z_t, mask)
         mask_t = None if mask is None else arrange(mask, order_t)
         slots = ranks_t.gather(1, order)
         if s == 0:
-            _, log_probs, _ = model.decode_embedded(
-                embedded, t, mask_t, ops.Choices(forced_order=slots, temperature=temperature), order=order_t,
-                packed_weights=packed_weights,
-            )  # fmt: skip
-            return log_weights + log_probs[:, int(first_by_decree) :].sum(1)
-        predicted, _, _ = model.decode_embedded(
-            embedded.repeat_interleave(inner, 0), t, None if mask_t is None else mask_t.repeat_interleave(inner, 0),
-            ops.Choices(
-                uniform=noise.uniform(seed, inner_samples, step, N, stream=noise.PICK_STREAM, dtype=dtype),
-                temperature=temperature, forced_order=slots.repeat_interleave(inner, 0) if first_by_decree else None,
-                forced_places=1 if first_by_decree else None,
-            ), order=order_t.repeat_interleave(inner, 0), packed_weights=packed_weights,
-        )  # fmt: skip
-        inner_mask = None if mask is None else mask.repeat_interleave(inner, 0)
-        _, _, z_predicted = ops.lift_order(order_t.repeat_interleave(inner, 0), predicted, inner_mask, dtype=dtype)
+            forced = ops.Choices(temperature=estimation.temperature, forced_order=slots)
+            log_probs = model.decode_embedded(
+                embedded, t, mask_t, forced, order=order_t, packed_weights=estimation.packed_weights
+            ).log_probs
+            return log_weights + log_probs[:, int(fixed_start) :].sum(1)
+        inner_order = order_t.repeat_interleave(inner, 0)
+        choices = ops.Choices(
+            uniform=noise.uniform(seed, inner_samples, step, N, stream=noise.PICK_STREAM, dtype=dtype),
+            temperature=estimation.temperature,
+            forced_order=slots.repeat_interleave(inner, 0) if fixed_start else None,
+            forced_places=1 if fixed_start else None,
+        )
+        predicted = model.decode_embedded(
+            inner_embedded,
+            t,
+            None if mask_t is None else mask_t.repeat_interleave(inner, 0),
+            choices,
+            order=inner_order,
+            packed_weights=estimation.packed_weights,
+        ).order
+        _, _, z_predicted = ops.lift_order(inner_order, predicted, inner_mask, dtype=dtype)
         z_predicted = z_predicted.unflatten(0, (R, inner))
-        # Draw z_s from one of the Gaussians: the order's, or a prediction's.
-        uniform = noise.uniform(seed, samples, step, 1, stream=noise.GUIDANCE_STREAM, dtype=dtype)[:, 0]
-        chosen = ((uniform - guidance) / (1 - guidance) * inner).long().clamp(0, inner - 1)
-        z_chosen = z_predicted[torch.arange(R, device=chosen.device), chosen]
-        z_clean = torch.where((uniform < guidance)[:, None], z_order, z_chosen)
-        step_noise = noise.normal(seed, samples, step, N, stream=noise.BRIDGE_STREAM, dtype=dtype) * moves
-        z_t = bridge.reverse_step(z_t, z_clean, t, s, step_noise, noise_scale=noise_scale, carry=carry)
-        if guidance > 0:
-            # Log-densities of z_s up to what all have in common. Padding, and a first item that is decreed, have the
-            # same grid value in all orders.
-            scale = (1 - s / t) / (noise_scale * math.sqrt(s * (t - s) / t))
+        z_clean = _guided_end(estimation, z_order, z_predicted, samples, step)
+        step_noise = draws.held(draws.normal(step, noise.BRIDGE_STREAM))
+        z_t = process.step_back(z_t, z_clean, t, s, step_noise)
+        if estimation.guidance > 0:
+            # Log-densities of z_s up to what all have in common. Padding, and a fixed first item, have the same grid
+            # value in all orders.
+            scale = (1 - s / t) / (process.noise_scale * math.sqrt(s * (t - s) / t))
             of_order = -(step_noise + scale * (z_clean - z_order)).square().sum(1) / 2
             of_predictions = -(step_noise[:, None] + scale * (z_clean[:, None] - z_predicted)).square().sum(2) / 2
             of_model = of_predictions.logsumexp(1) - math.log(inner)
-            drawn_from = torch.logaddexp(of_order + math.log(guidance), of_model + math.log1p(-guidance))
+            share = estimation.guidance
+            drawn_from = torch.logaddexp(of_order + math.log(share), of_model + math.log1p(-share))
             log_weights = log_weights + of_model - drawn_from
     raise AssertionError("the time grid ends at 0")
+
+
+def _guided_end(estimation: _Estimation, z_order: Tensor, z_predicted: Tensor, samples: Tensor, step: int) -> Tensor:
+    """The clean end (R, N) of the Gaussian that z_s is drawn from: the order's, or one of the predictions'."""
+    guidance, inner = estimation.guidance, estimation.inner
+    uniform = noise.uniform(estimation.seed, samples, step, 1, stream=noise.GUIDANCE_STREAM, dtype=z_order.dtype)[:, 0]
+    chosen = ((uniform - guidance) / (1 - guidance) * inner).long().clamp(0, inner - 1)
+    z_chosen = z_predicted[torch.arange(len(chosen), device=chosen.device), chosen]
+    return torch.where((uniform < guidance)[:, None], z_order, z_chosen)

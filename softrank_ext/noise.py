@@ -5,17 +5,19 @@ on the batch that it is computed in, its row there, the number of threads or the
 gives the same bits. `step` counts diffusion steps and `index` places or items. `stream` keeps uses apart.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-REFERENCE_STREAM = 0  # z_ref, where the reverse process starts
+from softrank_ext.checks import FLOAT_DTYPES, check_integer, check_seed, check_tensor, dtype_name
+
+PRIOR_STREAM = 0  # z_prior, where the reverse process starts
 PICK_STREAM = 1  # the uniforms that `pick` reads the inverse CDF at
 BRIDGE_STREAM = 2  # the Gaussian part of a bridge step
 TRAINING_STREAM = 3  # times drawn in training
 RESAMPLE_STREAM = 4  # which of weighted draws are kept
 GUIDANCE_STREAM = 5  # which Gaussian a guided bridge step is drawn from
-
-_FLOAT_DTYPES = (torch.float32, torch.float64)
 
 
 def uniform(
@@ -39,16 +41,43 @@ def normal(
 
 
 def _check(seed: int, samples: Tensor, step: int, count: int, stream: int, dtype: torch.dtype) -> None:
-    if not isinstance(samples, Tensor) or samples.ndim != 1 or samples.dtype != torch.int64:
-        got = f"{tuple(samples.shape)} {samples.dtype}" if isinstance(samples, Tensor) else type(samples).__name__
-        raise ValueError(f"samples must be a (B,) int64 tensor, got {got}")
-    for name, value, low, high in (
-        ("seed", seed, -(2**63), 2**63 - 1),
-        ("step", step, 0, 2**24 - 1),
-        ("stream", stream, 0, 255),
-        ("count", count, 0, 2**31 - 1),
-    ):
-        if not low <= value <= high:
-            raise ValueError(f"{name} must be from {low} to {high}, got {value}")
-    if dtype not in _FLOAT_DTYPES:
-        raise ValueError(f"dtype must be float32 or float64, got {dtype}")
+    check_tensor("samples", samples, ("B",), torch.int64)
+    check_seed(seed)
+    for name, value, most in (("step", step, 2**24 - 1), ("stream", stream, 255), ("count", count, 2**31 - 1)):
+        check_integer(name, value, 0, most)
+    if dtype not in FLOAT_DTYPES:
+        raise ValueError(f"dtype must be float32 or float64, got {dtype_name(dtype)}")
+
+
+@dataclass(frozen=True, eq=False)
+class RowNoise:
+    """The random numbers of a batch's rows, for a noise process to read as it needs them.
+
+    samples (B,) int64: the rows' sample numbers. count: numbers per row, N. mask (B, N) bool: True = real item, None =
+    all. first (B,) int64: the item held at soft rank 0 in each row, None for none.
+    """
+
+    seed: int
+    samples: Tensor
+    count: int
+    dtype: torch.dtype = torch.float32
+    mask: Tensor | None = None
+    first: Tensor | None = None
+
+    def uniform(self, step: int, stream: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Uniform numbers (B, N) in [0, 1)."""
+        return uniform(self.seed, self.samples, step, self.count, stream=stream, dtype=dtype or self.dtype)
+
+    def normal(self, step: int, stream: int) -> Tensor:
+        """Standard normal numbers (B, N)."""
+        return normal(self.seed, self.samples, step, self.count, stream=stream, dtype=self.dtype)
+
+    def of_items(self, drawn: Tensor) -> Tensor:
+        """Noise per item: numbered along the real items, so that padding in between does not shift it; 0 at `first`."""
+        if self.mask is not None:
+            drawn = drawn.gather(1, (self.mask.cumsum(1) - 1).clamp(min=0))
+        return self.held(drawn)
+
+    def held(self, drawn: Tensor) -> Tensor:
+        """The noise with 0 at `first`, whose soft rank stays 0."""
+        return drawn if self.first is None else drawn.scatter(1, self.first[:, None], 0.0)

@@ -5,7 +5,6 @@ true one entry by entry. Error-free DiffSort (Kim et al. 2024): scorers with att
 items put in order by hard swaps, whose gradient is that of soft ones. Both sort by the scores; the network is a loss.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,11 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from softrank_ext import ops
 from softrank_ext.baselines.sorting_networks import NETWORKS, SWAPS, soft_sort
 from softrank_ext.batch import Batch
+from softrank_ext.checks import check_choice, check_integer, check_not_negative, check_positive
+from softrank_ext.choices import Engine
 from softrank_ext.model import EncoderLayer, OnePassModel, SoftRankConfig, embed_items, embedder_of
 from softrank_ext.permutations import arrange, ranks_of
-from softrank_ext.processes.bridge import check_choice
 
 _GROUP = 4  # items that the hard term compares at a time
 # The paper's settings of Error-free DiffSort by the number of items: network, steepness, hard_weight.
@@ -65,17 +66,14 @@ class DiffSortConfig:
     embedder: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.encoder_layers, int) or self.encoder_layers < 0:
-            raise ValueError(f"encoder_layers must be an integer of at least 0, got {self.encoder_layers!r}")
+        check_integer("encoder_layers", self.encoder_layers, 0)
         SoftRankConfig(  # raises ValueError if a size is wrong
             d_model=self.d_model, feed_forward=self.feed_forward, heads=self.heads, dropout=self.dropout
         )
         check_choice("network", self.network, NETWORKS)
         check_choice("swap", self.swap, SWAPS)
-        if not 0 < self.steepness < math.inf:
-            raise ValueError(f"steepness must be positive and finite, got {self.steepness}")
-        if not 0 <= self.hard_weight < math.inf:
-            raise ValueError(f"hard_weight must be at least 0 and finite, got {self.hard_weight}")
+        check_positive("steepness", self.steepness)
+        check_not_negative("hard_weight", self.hard_weight)
 
 
 class DiffSortModel(OnePassModel):
@@ -106,18 +104,29 @@ class DiffSortModel(OnePassModel):
         return scores if mask is None else scores.masked_fill(~mask, 0.0)
 
     @torch.no_grad()
-    def choose(
-        self, embedded: Tensor, mask: Tensor | None, first: Tensor | None, uniform: Tensor | None, temperature: float
-    ) -> tuple[Tensor, Tensor]:
-        """Items by ascending scores (`embedded`), the lower item first where scores are equal."""
-        if uniform is not None:
+    def decode_embedded(
+        self,
+        embedded: Tensor,
+        t: float | Tensor,
+        mask: Tensor | None = None,
+        choices: ops.Choices = ops.Choices(),
+        *,
+        order: Tensor | None = None,
+        engine: Engine = Engine(),
+        packed_weights: None = None,
+    ) -> ops.DecodedOrder:
+        """Slots by ascending scores (`embedded`), the lower slot first where they are equal; see `OrderModel`."""
+        if choices.uniform is not None:
             raise ValueError('a diffsort model gives one order and no distribution: it needs decode="greedy"')
-        if first is not None:
-            raise ValueError("a diffsort model sorts by scores: it cannot let an item stand first by decree")
-        key = embedded if mask is None else embedded.masked_fill(~mask, torch.inf)
-        return key.argsort(dim=1, stable=True), embedded.new_full((len(embedded),), torch.nan)
+        if choices.forced_order is not None or choices.has_rules():
+            raise ValueError("a diffsort model sorts by scores: it takes no constraints")
+        scores = embedded if order is None else arrange(embedded, order)
+        key = scores if mask is None else scores.masked_fill(~mask, torch.inf)
+        work = torch.ones(len(key), 2, dtype=torch.int64, device=key.device)
+        return ops.DecodedOrder(key.argsort(dim=1, stable=True), torch.full_like(scores, torch.nan), work)
 
-    def loss_module(self) -> nn.Module:
+    def own_loss(self) -> nn.Module:
+        """The loss through the sorting network."""
         return SortingLoss(self)
 
     def bytes_per_sample(self, N: int) -> int:
@@ -136,7 +145,7 @@ class SortingLoss(nn.Module):
         """Loss of a batch, and the same without its graph. Nothing is random."""
         config = self.model.config
         if batch.first is not None:
-            raise ValueError("a diffsort model sorts by scores: it cannot let an item stand first by decree")
+            raise ValueError("a diffsort model sorts by scores: it takes no fixed first item")
         if config.hard_weight > 0 and not batch.is_whole():
             raise ValueError("the hard term needs whole orders, and this batch knows only leading places")
         scores, order, items = self.model.embed(batch.items, batch.mask), batch.order, batch.items

@@ -5,7 +5,7 @@ slots, from 0 to N - 1 - place: which of the remaining slots stands here. Insert
 that stand before this one, from 0 to slot: where it is inserted among them. The network is SoftRankModel's encoder with
 a linear layer, token i giving the probabilities of code i; the loss is their cross-entropy.
 
-Slots are the items as given, real ones first and before them the one that stands first by decree.
+Slots are the items as given, the one fixed at place 0 first, then the real ones, then padding.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from softrank_ext import ops
 from softrank_ext.batch import Batch
+from softrank_ext.checks import check_choice, check_integer
+from softrank_ext.choices import Engine
 from softrank_ext.model import LogProb, OnePassModel, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, check_slots, compose, order_of, ranks_of
-from softrank_ext.processes.bridge import check_choice
 
 CODES = ("lehmer", "insertion")
 
@@ -70,8 +71,7 @@ class FactorisedConfig:
 
     def __post_init__(self) -> None:
         check_choice("code", self.code, CODES)
-        if not isinstance(self.max_items, int) or self.max_items < 1:
-            raise ValueError(f"max_items must be an integer of at least 1, got {self.max_items!r}")
+        check_integer("max_items", self.max_items, 1)
         self.encoder()
 
     def encoder(self) -> SoftRankConfig:
@@ -84,11 +84,11 @@ class FactorisedConfig:
 
 class _Slots(NamedTuple):
     """Items seen as slots: order (B, N), the item in each slot, None if they stand as given; how many are real (B, 1),
-    None for all; whether slot 0 stands first by decree."""
+    None for all; whether slot 0 is fixed at place 0."""
 
     order: Tensor | None
     counts: Tensor | None
-    is_first_pinned: bool
+    is_first_fixed: bool
 
 
 class FactorisedModel(OnePassModel):
@@ -105,6 +105,7 @@ class FactorisedModel(OnePassModel):
 
     @property
     def embedder(self) -> nn.Module:  # type: ignore[override]
+        """The module that reads the items."""
         return self.encoder.embedder
 
     def embed(self, items: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -140,21 +141,36 @@ class FactorisedModel(OnePassModel):
         return LogProb(per_place, per_place.sum(1))
 
     @torch.no_grad()
-    def choose(
-        self, embedded: Tensor, mask: Tensor | None, first: Tensor | None, uniform: Tensor | None, temperature: float
-    ) -> tuple[Tensor, Tensor]:
-        """Orders and log-probabilities; without `uniform` the most likely order, as the numbers are independent."""
+    def decode_embedded(
+        self,
+        embedded: Tensor,
+        t: float | Tensor,
+        mask: Tensor | None = None,
+        choices: ops.Choices = ops.Choices(),
+        *,
+        order: Tensor | None = None,
+        engine: Engine = Engine(),
+        packed_weights: None = None,
+    ) -> ops.DecodedOrder:
+        """Draw the numbers of the code, or take the most likely ones: they are independent. See `OrderModel`."""
+        if choices.has_rules() or choices.forced_places not in (None, 1):
+            raise ValueError("a factorised model takes no constraints but a pin at place 0")
+        embedded = embedded if order is None else arrange(embedded, order)
+        first = None if choices.forced_order is None else choices.forced_order[:, 0]
         slots = _slots_of(embedded, mask, first)
-        scores = self._masked_scores(embedded, slots).flatten(0, 1) / temperature
+        scores = self._masked_scores(embedded, slots).flatten(0, 1) / choices.temperature
+        uniform = choices.uniform
         numbers, log_probs = ops.pick(
             scores, scores > -torch.inf, None if uniform is None else uniform.flatten(), greedy=uniform is None
         )
         shape = embedded.shape[:2]
         seen = order_of_code(numbers.reshape(shape), self.config.code)
-        order = seen if slots.order is None else compose(slots.order, seen)
-        return order, log_probs.reshape(shape).sum(1)
+        chosen = seen if slots.order is None else compose(slots.order, seen)
+        work = torch.ones(len(chosen), 2, dtype=torch.int64, device=chosen.device)
+        return ops.DecodedOrder(chosen, log_probs.reshape(shape), work)
 
-    def loss_module(self) -> nn.Module:
+    def own_loss(self) -> nn.Module:
+        """Cross-entropy of the true order's code."""
         return _CodeLoss(self)
 
     def bytes_per_sample(self, N: int) -> int:
@@ -214,9 +230,9 @@ def _allowed(code: str, positions: Tensor, slots: _Slots) -> Tensor:
     if code == "lehmer":
         lowest = torch.zeros_like(positions).expand(len(counts), N)
         highest = (counts - 1 - positions).clamp(min=0)
-        if slots.is_first_pinned:
+        if slots.is_first_fixed:
             highest = highest.masked_fill(positions == 0, 0)
     else:
-        lowest = torch.where(positions < counts, int(slots.is_first_pinned) * (positions > 0), positions)
+        lowest = torch.where(positions < counts, int(slots.is_first_fixed) * (positions > 0), positions)
         highest = positions.expand(len(counts), N)
     return (positions >= lowest[..., None]) & (positions <= highest[..., None])

@@ -1,6 +1,7 @@
 """The network that predicts a clean order from a shuffled instance: config, embedders, layers, heads, model."""
 
-from softrank_ext.model.config import DECODER_HEADS, HEADS, PRESETS, PROCESSES, TARGETS, TIMES, SoftRankConfig
+from softrank_ext.model.config import DECODER_HEADS, HEADS, PRESETS, TIMES, SoftRankConfig
+from softrank_ext.model.data import DataFacts
 from softrank_ext.model.distribution import ModelDistribution
 from softrank_ext.model.embedders import (
     EMBEDDERS,
@@ -13,16 +14,16 @@ from softrank_ext.model.embedders import (
 from softrank_ext.model.layers import DecoderLayer, EncoderLayer, TimeEmbedder, sine_cosine
 from softrank_ext.model.model import LogProb, SoftRankModel
 from softrank_ext.model.packing import PackedWeights
-from softrank_ext.model.protocol import OnePassModel
+from softrank_ext.model.protocol import OnePassModel, OrderModel
+from softrank_ext.model.registry import model_class, model_types, register_model
 
 __all__ = [
     "DECODER_HEADS",
     "EMBEDDERS",
     "HEADS",
     "PRESETS",
-    "PROCESSES",
-    "TARGETS",
     "TIMES",
+    "DataFacts",
     "DecoderLayer",
     "EncoderLayer",
     "LearnedEmbedder",
@@ -30,6 +31,7 @@ __all__ = [
     "LogProb",
     "ModelDistribution",
     "OnePassModel",
+    "OrderModel",
     "PackedWeights",
     "SoftRankConfig",
     "SoftRankModel",
@@ -37,5 +39,8 @@ __all__ = [
     "embed_items",
     "embedder_of",
     "make_embedder",
+    "model_class",
+    "model_types",
+    "register_model",
     "sine_cosine",
 ]

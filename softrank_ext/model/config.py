@@ -1,16 +1,17 @@
-"""Sizes and choices of a model."""
+"""Sizes and choices of a model: its network, its noise process, and what it knows of its data."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from softrank_ext.processes import bridge, riffle
+from softrank_ext.checks import check_choice, check_integer, check_share
+from softrank_ext.model.data import DataFacts
+from softrank_ext.processes import Bridge, Process, Riffle, process_from_json, process_to_json
 
 HEADS = ("pointer", "linear", "gpl", "pl")
 DECODER_HEADS = ("pointer", "linear")
 TIMES = ("grid", "continuous")
-PROCESSES = ("soft-rank", "riffle")
-TARGETS = ("clean", "previous")
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,12 @@ class SoftRankConfig:
     """Sizes and choices of a `SoftRankModel`.
 
     d_model, feed_forward: widths. heads: attention heads. encoder_layers, decoder_layers: the latter 0 for gpl and pl.
-    dropout: in training only. head: one of HEADS. max_items: the largest N of a linear head, None for the others.
-    norm_first: layer norm before each sublayer (True) or after each sum. time, steps: the time embedding reads the step
-    index `t * steps` ("grid") or `1000 t` ("continuous"). embedder: {"kind": a name in EMBEDDERS, and its arguments},
-    or None if the model is given an embedder module. process: what orders are noised by, soft ranks on a bridge or
-    riffle shuffles. target: the order that is predicted, the clean one or that at the time before. visited: the numbers
-    of riffles that the reverse process goes through, from 0 up, as (0, 3, 5, 9), the last of which stands for `steps`
-    in the time embedding; None for soft ranks.
+    dropout: in training only. head: what gives the scores, one of HEADS. max_items: the largest N of a linear head,
+    None for the others. norm_first: layer norm before each sublayer (True) or after each sum. time: what the network
+    reads of a time t, the step `t * time_steps` of a grid ("grid"; for riffles, their number) or `1000 t`
+    ("continuous"); training draws its times accordingly. embedder: {"kind": a name in EMBEDDERS, and its arguments}, or
+    None if the model is given an embedder module. process: the noise process, `Bridge` or `Riffle`, with the number of
+    steps that a sample takes. data: what the model knows of its data.
     """
 
     d_model: int = 128
@@ -33,73 +33,104 @@ class SoftRankConfig:
     encoder_layers: int = 3
     decoder_layers: int = 4
     dropout: float = 0.1
-    head: str = "pointer"
+    head: Literal["pointer", "linear", "gpl", "pl"] = "pointer"
     max_items: int | None = None
     norm_first: bool = True
-    time: str = "grid"
-    steps: int = 5
+    time: Literal["grid", "continuous"] = "grid"
+    time_steps: int = 5
     embedder: Mapping[str, object] | None = None
-    process: str = "soft-rank"
-    target: str = "clean"
-    visited: tuple[int, ...] | None = None
+    process: Process = field(default_factory=Bridge)
+    data: DataFacts = field(default_factory=DataFacts)
 
     def __post_init__(self) -> None:
-        for name in ("d_model", "feed_forward", "heads", "encoder_layers", "steps"):
-            _check_integer(name, getattr(self, name), 1)
-        _check_integer("decoder_layers", self.decoder_layers, 0)
+        for name in ("d_model", "feed_forward", "heads", "encoder_layers", "time_steps"):
+            check_integer(name, getattr(self, name), 1)
+        check_integer("decoder_layers", self.decoder_layers, 0)
         if self.d_model % 2 != 0 or self.d_model % self.heads != 0:
             raise ValueError(f"d_model must be even and a multiple of heads = {self.heads}, got {self.d_model}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
-        if not isinstance(self.norm_first, bool):
-            raise ValueError(f"norm_first must be True or False, got {self.norm_first!r}")
-        for name, allowed in (("head", HEADS), ("time", TIMES), ("process", PROCESSES), ("target", TARGETS)):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        check_share("dropout", self.dropout)
+        check_choice("norm_first", self.norm_first, (True, False))
+        check_choice("head", self.head, HEADS)
+        check_choice("time", self.time, TIMES)
+        if not isinstance(self.process, Bridge | Riffle):
+            raise ValueError(f"process must be a Bridge or a Riffle, got {self.process!r}")
+        if not isinstance(self.data, DataFacts):
+            raise ValueError(f"data must be DataFacts, got {self.data!r}")
+        self._check_head()
+        self._check_time()
+
+    def _check_head(self) -> None:
         if (self.decoder_layers > 0) != (self.head in DECODER_HEADS):
             wanted = "at least 1" if self.head in DECODER_HEADS else "0: it reads the encoder alone"
             raise ValueError(f"decoder_layers of a {self.head} head must be {wanted}, got {self.decoder_layers}")
         if self.head == "linear":
             if self.max_items is None:
                 raise ValueError("max_items must be given for a linear head: the largest N that it will see")
-            _check_integer("max_items", self.max_items, 1)
+            check_integer("max_items", self.max_items, 1)
         elif self.max_items is not None:
             raise ValueError(f"max_items is for a linear head, a {self.head} head takes any N; got {self.max_items}")
-        if self.time != "grid" and (self.process == "riffle" or self.target == "previous"):
-            raise ValueError(f'time must be "grid" for {self.process} and target {self.target!r}, got {self.time!r}')
-        if self.process == "riffle":
-            object.__setattr__(self, "visited", _checked_visited(self.visited))
-        elif self.visited is not None:
-            raise ValueError(f'visited is for process "riffle", the grid of soft ranks has steps; got {self.visited}')
 
-    def reverse_times(self, steps: int | None = None) -> list[float]:
-        """Times of the reverse process, from 1 down to 0: by default the model's own, else the grid of so many steps.
+    def _check_time(self) -> None:
+        is_stepwise = isinstance(self.process, Riffle) or self.process.target == "previous"
+        if self.time != "grid" and is_stepwise:
+            raise ValueError(f'time must be "grid" for the process {self.process}, got {self.time!r}')
+        if isinstance(self.process, Bridge) and self.process.target == "previous":
+            steps = self.process.sampling_steps
+            if steps != self.time_steps:
+                raise ValueError(f'sampling_steps of target "previous" must be time_steps = {self.time_steps}: {steps}')
 
-        Only a model of soft ranks that predicts the clean order can take another number of steps than its own.
-        """
-        if self.process == "soft-rank" and self.target == "clean":
-            return bridge.time_grid(self.steps if steps is None else steps)
-        times = bridge.time_grid(self.steps)
-        if self.visited is not None:
-            times = [count / self.visited[-1] for count in reversed(self.visited)]
-        if steps not in (None, len(times) - 1):
-            raise ValueError(f"steps of this model must be its own {len(times) - 1}, or None, got {steps}")
-        return times
+    @property
+    def time_scale(self) -> int:
+        """The network reads a time t as `t * time_scale`."""
+        if self.time == "continuous":
+            return 1000
+        return self.process.visited[-1] if isinstance(self.process, Riffle) else self.time_steps
+
+    def to_json(self) -> dict[str, Any]:
+        """The config as JSON can hold it."""
+        return {**dataclasses.asdict(self), "process": process_to_json(self.process)}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "SoftRankConfig":
+        """The config that `to_json` gave, or that a version before 0.2 wrote; raises ValueError for unknown fields."""
+        fields = dict(fields)
+        if not isinstance(fields.get("process"), Mapping):
+            fields = _upgraded(fields)
+        data = fields.pop("data", {})
+        if not isinstance(data, Mapping):
+            raise ValueError(f"data must be an object, got {data!r}")
+        _check_names(fields, cls, "config has ")
+        _check_names(data, DataFacts, "data has ")
+        return cls(**{**fields, "process": process_from_json(fields["process"]), "data": DataFacts(**data)})
 
 
-def _checked_visited(visited: Iterable[int] | None) -> tuple[int, ...]:
-    times, most = tuple(visited or ()), riffle.MOST_RIFFLES
-    is_integer = all(isinstance(time, int) and not isinstance(time, bool) for time in times)
-    if len(times) < 2 or not is_integer or times[0] != 0 or any(a >= b for a, b in pairwise(times)) or times[-1] > most:
-        raise ValueError(
-            f"visited must be ascending numbers of riffles from 0 to {most} at most, as (0, 3, 5, 9), got {visited}"
-        )
-    return times
+def _check_names(fields: Mapping[str, Any], kind: type, where: str) -> None:
+    known = [field.name for field in dataclasses.fields(kind)]
+    unknown = [name for name in fields if name not in known]
+    if unknown:
+        raise ValueError(f"{where}unknown field {', '.join(unknown)}; known are {', '.join(known)}")
 
 
-def _check_integer(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a version before 0.2, where `steps` was the grid and the number of steps, and noise had no settings."""
+    steps = fields.pop("steps", 5)
+    name, target, visited = (
+        fields.pop("process", "soft-rank"),
+        fields.pop("target", "clean"),
+        fields.pop("visited", None),
+    )
+    check_choice("process", name, ("soft-rank", "riffle"))
+    if name == "riffle":
+        process: dict[str, Any] = {"kind": "riffle", "visited": visited, "target": target}
+    else:
+        if visited is not None:
+            raise ValueError(f'visited is for process "riffle", got {visited}')
+        process = {"kind": "bridge", "target": target, "sampling_steps": steps}
+    # Tours were the one task whose first item was fixed in training, and the one that read points.
+    embedder = fields.get("embedder")
+    is_tour = isinstance(embedder, Mapping) and embedder.get("kind") == "points"
+    facts = {"symmetry": "tour", "fixed_start": True, "value_range": (0.0, 1.0), "scaling": "unit square"}
+    return {**fields, "time_steps": steps, "process": process, "data": facts if is_tour else {}}
 
 
 # Layers as in the paper, widths as in the published SymmetricDiffusers files. The paper prints the two widths the other

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
+from softrank_ext import ops
 from softrank_ext.laws import OrderDistribution, Shape
-from softrank_ext.ops import Choices
 
 if TYPE_CHECKING:
     from softrank_ext.model.model import SoftRankModel
@@ -58,7 +58,9 @@ class ModelDistribution(OrderDistribution):
         rows = zip(*(part.split(_ROWS_AT_ONCE) for part in self._rows_of(numbers)), strict=True)
         packed_weights = self.model.packed_weights()
         orders = [
-            self.model.decode_embedded(embedded, t, mask, Choices(uniform=numbers), packed_weights=packed_weights).order
+            self.model.decode_embedded(
+                embedded, t, mask, ops.Choices(uniform=numbers), packed_weights=packed_weights
+            ).order
             for embedded, t, mask, numbers in rows
         ]
         return torch.cat(orders).reshape(uniform.shape)

@@ -33,7 +33,9 @@ from softrank_ext.model.layers import (
     zero_padding,
 )
 from softrank_ext.model.packing import PackedWeights
+from softrank_ext.model.protocol import OrderModel
 from softrank_ext.permutations import arrange, check_slots
+from softrank_ext.processes import Process
 
 _MOST_TIME_VECTORS = 256  # that are kept
 
@@ -45,7 +47,7 @@ class LogProb(NamedTuple):
     total: Tensor
 
 
-class SoftRankModel(nn.Module):
+class SoftRankModel(OrderModel):
     """Distribution over the orders of an instance given at diffusion time t.
 
     config: `SoftRankConfig`. embedder: a module from items (B, N, ...) to (B, N, D), unless config.embedder names one.
@@ -77,6 +79,34 @@ class SoftRankModel(nn.Module):
             self.head = PointerHead(D)
         elif config.head == "pl":
             self.head = nn.Sequential(nn.Linear(D, config.feed_forward), nn.ReLU(), nn.Linear(config.feed_forward, 1))
+
+    @property
+    def process(self) -> Process:
+        """The noise process that the model was trained for."""
+        return self.config.process
+
+    @property
+    def fixed_start(self) -> bool:
+        """Whether the model was trained with the first item held at soft rank 0: a pin at place 0 is that item."""
+        return self.config.data.fixed_start
+
+    @property
+    def decodes_by_pick(self) -> bool:
+        """Whether a decoder runs pick by pick, so that drafts save time."""
+        return self.config.head in DECODER_HEADS
+
+    def own_loss(self) -> None:
+        """None: the model is trained by `training.objectives`."""
+
+    def bytes_per_sample(self, N: int) -> int:
+        """An estimate of what one sample takes: per decoder layer four caches, and the activations of one layer.
+
+        Activations are about 12 D + 2 F per token. gpl runs on 2N tokens and holds a mask and scores over their pairs.
+        """
+        config, element_size = self.config, next(self.parameters()).element_size()
+        tokens = 2 * N if config.head == "gpl" else N
+        per_token = (4 * config.decoder_layers + 12) * config.d_model + 2 * config.feed_forward
+        return element_size * tokens * (per_token + (tokens if config.head == "gpl" else 0))
 
     def embed(self, items: Tensor, mask: Tensor | None = None) -> Tensor:
         """Item embeddings (B, N, D), to be computed once and arranged; padding is zeroed before and after the embedder.
@@ -224,7 +254,7 @@ class SoftRankModel(nn.Module):
         return packing.packed_weights(self)
 
     def distribution(self, items: Tensor, t: float | Tensor, mask: Tensor | None = None) -> "ModelDistribution":
-        """The law of orders at diffusion time t, with the face of torch.distributions; arguments as in `log_prob`.
+        """The law of orders at diffusion time t, with the torch.distributions interface; arguments as in `log_prob`.
 
         Items are embedded here, once; the rest of the network runs when the law is asked, in the mode that it is in
         then (draws never drop out).
@@ -239,12 +269,12 @@ class SoftRankModel(nn.Module):
 
     @staticmethod
     def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> "SoftRankModel":
-        """Read a saved or bundled model, in eval mode: `model_folder.from_pretrained`."""
-        from softrank_ext import model_folder
+        """Read a saved or bundled model, in eval mode: `softrank_ext.from_pretrained`."""
+        from softrank_ext.pretrained import from_pretrained
 
-        model = model_folder.from_pretrained(name_or_folder, embedder=embedder)
+        model = from_pretrained(name_or_folder, embedder=embedder)
         if not isinstance(model, SoftRankModel):
-            raise ValueError(f"{name_or_folder} holds a {model.model_type} model: use model_folder.from_pretrained")
+            raise ValueError(f"{name_or_folder} holds a {model.model_type} model: use softrank_ext.from_pretrained")
         return model
 
     def _gpl_scores(self, embedded: Tensor, t: float | Tensor, mask: Tensor | None) -> Tensor:
@@ -306,8 +336,7 @@ class SoftRankModel(nn.Module):
 
     def _time(self, t: float | Tensor, like: Tensor, kept: dict[float, Tensor] | None = None) -> Tensor:
         """Time vector (B or 1, 1, D); those of numbers are taken from `kept` and put there."""
-        last = self.config.visited[-1] if self.config.visited else self.config.steps
-        scale = last if self.config.time == "grid" else 1000
+        scale = self.config.time_scale
         if isinstance(t, (int, float)):
             if not 0 <= t <= 1:
                 raise ValueError(f"t must be in [0, 1], got {t}")

@@ -29,8 +29,8 @@ class PackedWeights(NamedTuple):
     time_vectors: dict[float, Tensor]
 
 
-# What models packed last, without the lists, and the checksum of the weights. Not an attribute: it must be neither saved
-# nor copied.
+# What models packed last, without the lists, and the checksum of the weights. Not an attribute: it must be neither
+# saved nor copied.
 _PACKINGS: WeakKeyDictionary["SoftRankModel", tuple[int, PackedWeights]] = WeakKeyDictionary()
 
 

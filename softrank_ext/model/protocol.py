@@ -1,43 +1,100 @@
-"""What `sample`, `train`, `evaluate` and `model_folder` ask of a model."""
+"""What `sample`, `evaluate`, `train` and `model_folder` ask of a model: one protocol for diffusions and for others."""
 
 from abc import ABC, abstractmethod
 from typing import Any
 
 from torch import Tensor, nn
 
+from softrank_ext import ops
+from softrank_ext.choices import Engine
+from softrank_ext.processes import OnePass, Process
 
-class OnePassModel(nn.Module, ABC):
-    """What `sample`, `train`, `evaluate` and `checkpoint` ask of a model that is no diffusion.
 
-    A class of its own sets model_type, its name in config.json and in `model_folder.MODEL_TYPES`, and config_type, a
-    dataclass that JSON can hold and whose field `embedder` is as in `SoftRankConfig`. Made by
-    `type(model)(config, embedder)`, it has the attributes config and embedder.
+class OrderModel(nn.Module, ABC):
+    """A module that predicts orders. A type of your own is a subclass that registers by `register_model`.
+
+    model_type: its name in config.json. config_type: a dataclass that JSON can hold (or that has `to_json` and
+    `from_json`), with a field `embedder` as in `SoftRankConfig`; the model is made by `type(model)(config, embedder)`.
+    process: what it is sampled with, `OnePass()` if it is no diffusion. fixed_start: a pin at place 0 is handed over as
+    a forced start, else as a rule. decodes_by_pick: a decoder runs pick by pick and makes use of drafts.
     """
 
     model_type: str
-    config_type: type
+    config_type: Any
     config: Any
     embedder: nn.Module
+
+    @property
+    @abstractmethod
+    def process(self) -> Process | OnePass:
+        """The noise process that the model was trained for."""
+
+    @property
+    @abstractmethod
+    def fixed_start(self) -> bool:
+        """Whether a pin at place 0 fixes the start of an order instead of being a rule."""
+
+    @property
+    @abstractmethod
+    def decodes_by_pick(self) -> bool:
+        """Whether a decoder runs pick by pick, so that drafts save time."""
 
     @abstractmethod
     def embed(self, items: Tensor, mask: Tensor | None = None) -> Tensor:
         """What is computed once for all samples of an instance: (B, N, ...) from items (B, N, ...)."""
 
     @abstractmethod
-    def choose(
-        self, embedded: Tensor, mask: Tensor | None, first: Tensor | None, uniform: Tensor | None, temperature: float
-    ) -> tuple[Tensor, Tensor]:
-        """Orders (B, N) int64, real items first, and their log-probabilities (B,), NaN if the model has none.
+    def packed_weights(self) -> Any:
+        """What predictions share beside the weights, made once per call; None if there is nothing."""
 
-        embedded: of `embed`. mask: (B, N) bool, True = real item. first: (B,) int64, the items that stand first by
-        decree. uniform: (B, N) in [0, 1), what the draws at each place are read off; None for the best order. Raises
-        ValueError, saying so, where the model cannot.
+    @abstractmethod
+    def decode_embedded(
+        self,
+        embedded: Tensor,
+        t: float | Tensor,
+        mask: Tensor | None = None,
+        choices: ops.Choices = ops.Choices(),
+        *,
+        order: Tensor | None = None,
+        engine: Engine = Engine(),
+        packed_weights: Any = None,
+    ) -> ops.DecodedOrder:
+        """Predict an order over slots, (B, N) int64, real slots first, with log-probabilities (B, N), NaN if unknown.
+
+        embedded: of `embed`, by item. order: (B, N) int64, the items of the slots. mask: (B, N) bool, by slot. choices:
+        uniform numbers that draws are read off (None for the best order), a forced start (forced_order with
+        forced_places 1), rules. Raises ValueError, saying so, where the model cannot do what is asked.
         """
 
     @abstractmethod
-    def loss_module(self) -> nn.Module:
-        """A module with the model in it and a forward as that of `losses.DenoisingLoss`."""
+    def own_loss(self) -> nn.Module | None:
+        """A module with the model in it and a forward as that of `training.objectives.DenoisingLoss`.
+
+        None for a model that is trained by the objectives, which need `log_prob` at noisy orders.
+        """
 
     @abstractmethod
     def bytes_per_sample(self, N: int) -> int:
-        """An estimate of the memory that `choose` takes for one instance of N items."""
+        """An estimate of the memory that a prediction takes for one instance of N items."""
+
+
+class OnePassModel(OrderModel):
+    """A model that is no diffusion: one prediction from the items as given, with the start in front if one is fixed."""
+
+    @property
+    def process(self) -> OnePass:
+        """No noise."""
+        return OnePass()
+
+    @property
+    def fixed_start(self) -> bool:
+        """True: a pin at place 0 is handed over as a forced start."""
+        return True
+
+    @property
+    def decodes_by_pick(self) -> bool:
+        """False: drafts would not save time."""
+        return False
+
+    def packed_weights(self) -> None:
+        """None: predictions share nothing beside the weights."""

@@ -1,4 +1,4 @@
-"""The ops by family: an op's schema, checked wrapper, plain-torch reference, fake kernel and gradient stand together."""
+"""The ops by family: schema, checked wrapper, plain-torch reference, fake kernel and gradient of each together."""
 
 from softrank_ext.ops.constraints import MOST_STATES, allowed_picks, allowed_picks_reference
 from softrank_ext.ops.decoder import (

@@ -138,7 +138,8 @@ def allowed_picks(
     if prefix.numel() > 0 and not bool(((prefix >= 0) & (prefix < mask.shape[1])).all()):
         raise ValueError(f"prefix must hold slots from 0 to {mask.shape[1] - 1}")
     check_rules(mask, before, allowed, group)
-    return torch.ops.softrank_ext.allowed_picks(prefix, mask, before, allowed, group)
+    picks: Tensor = torch.ops.softrank_ext.allowed_picks(prefix, mask, before, allowed, group)
+    return picks
 
 
 def check_rules(mask: Tensor, before: Tensor | None, allowed: Tensor | None, group: Tensor | None) -> None:

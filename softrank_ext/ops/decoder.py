@@ -127,14 +127,15 @@ def decode_order_uncached(decoder: Transformer, inputs: DecoderInputs, choices: 
 def _decode(
     decoder: Transformer, inputs: DecoderInputs, choices: Choices, state_at: Callable[[int, Tensor], Tensor]
 ) -> DecodedOrder:
-    """Pick place by place; `state_at(step, token)` runs the layers on the token (B, D) of a place, given those before."""
+    """Pick place by place; `state_at(step, token)` runs the layers on a place's token (B, D), given those before."""
     _, _, start, places, head_keys, head_bias, mask = inputs
+    norm_weight, norm_bias = decoder.weights[-2:]
     tokens, _ = without_padding(inputs.tokens, mask)
     rows = torch.arange(len(mask), device=mask.device)
 
     def scores_at(step: int, last_choice: Tensor | None) -> Tensor:
         token = (start if last_choice is None else tokens[rows, last_choice]) + places[step]  # (B, D)
-        state = F.layer_norm(state_at(step, token), token.shape[1:], *decoder.weights[-2:])
+        state = F.layer_norm(state_at(step, token), token.shape[1:], norm_weight, norm_bias)
         if head_keys.shape[0] == 1:
             return F.linear(state, head_keys[0], head_bias[0])  # (B, N)
         return torch.baddbmm(head_bias[..., None], head_keys, state[..., None])[..., 0]  # (B, N)
@@ -170,7 +171,8 @@ def open_decoder(decoder: Transformer, memory: Tensor, mask: Tensor) -> Tensor:
     check_tensor("memory", memory, ("B", "N", "D"), FLOAT_DTYPES)
     check_transformer("decoder", decoder, "memory", memory)
     check_mask("mask", mask, "memory's slots", memory[..., 0])
-    return torch.ops.softrank_ext.open_decoder(*decoder, memory, mask)
+    cache: Tensor = torch.ops.softrank_ext.open_decoder(*decoder, memory, mask)
+    return cache
 
 
 @torch.no_grad()
@@ -222,7 +224,8 @@ def advance_decoder(decoder: Transformer, cache: Tensor, inputs: Tensor, lengths
                 f"lengths must leave room for {positions} positions of {mask.shape[1]}, "
                 f"got {int(lengths[row])} in row {row}"
             )
-    return torch.ops.softrank_ext.advance_decoder(*decoder, cache, inputs, lengths, mask)
+    states: Tensor = torch.ops.softrank_ext.advance_decoder(*decoder, cache, inputs, lengths, mask)
+    return states
 
 
 @torch.no_grad()
@@ -247,7 +250,8 @@ def advance_decoder_reference(
             return own[:, 0], own[:, 1], is_seen[:, None]
 
         x = decoder_layer(layer, x, heads, norm_first, (parts[:, i, 2], parts[:, i, 3]), attended, extend)
-    states = F.layer_norm(x, (D,), *decoder.weights[-2:])
+    norm_weight, norm_bias = decoder.weights[-2:]
+    states = F.layer_norm(x, (D,), norm_weight, norm_bias)
     return states.masked_fill(~mask.any(1)[:, None, None], 0.0)
 
 

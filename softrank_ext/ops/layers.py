@@ -56,8 +56,8 @@ def weight_shapes(kind: str, D: int, hidden: int) -> list[tuple[int, ...]]:
 def layers_of(kind: str, weights: list[Tensor]) -> list[LayerWeights]:
     """The weights of each layer by name; the final norm, weights[-2:], is left out."""
     names = layer_weight_names(kind)
-    # Detached: even without gradients torch multiplies a strided tensor by other means, and rounds otherwise, if a weight
-    # requires them.
+    # Detached: if a weight requires gradients, torch multiplies a strided tensor by other means, and rounds otherwise,
+    # even where none are recorded.
     own = [weight.detach() for weight in weights]
     return [dict(zip(names, own[i : i + len(names)], strict=True)) for i in range(0, len(own) - 2, len(names))]
 

@@ -3,8 +3,8 @@
 The reference is registered under the dispatcher's CompositeExplicitAutograd key, so it serves every device; the
 compiled libraries `_ops` and `_ops_cuda` add faster kernels for CPU and CUDA. Random numbers are arguments, never drawn
 inside an op that uses them.
-Arguments that belong together are a NamedTuple in Python, a group, whose fields follow one another in the schema. A call
-is `torch.ops.softrank_ext.NAME(*group, x, *other_group)`.
+Arguments that belong together are a NamedTuple in Python, a group, whose fields follow one another in the schema. A
+call is `torch.ops.softrank_ext.NAME(*group, x, *other_group)`.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,10 @@ def define(
     reference: Callable[..., Any],
     fake: Callable[..., Any] | None,
 ) -> None:
-    """Add an op to the library. reference and fake take the arguments in the same groups; fake is None without tensors."""
+    """Add an op to the library.
+
+    reference and fake take the arguments in the same groups; fake is None for an op that returns no tensor.
+    """
     written = []
     for argument in arguments:
         if isinstance(argument, str):

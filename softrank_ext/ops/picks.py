@@ -36,6 +36,10 @@ class Choices(NamedTuple):
     allowed: Tensor | None = None
     group: Tensor | None = None
 
+    def has_rules(self) -> bool:
+        """Whether there are constraints."""
+        return self.before is not None or self.allowed is not None or self.group is not None
+
 
 def check_choices(choices: Choices, mask: Tensor, dtype: torch.dtype) -> None:
     """Raise ValueError unless the choices fit mask (B, N) and scores of dtype. Reads the data of orders and rules."""
@@ -57,7 +61,7 @@ def check_choices(choices: Choices, mask: Tensor, dtype: torch.dtype) -> None:
     if draft is not None:
         check_slots(draft, mask, "draft")
     check_rules(mask, before, allowed, group)
-    if forced_order is not None and not (before is None and allowed is None and group is None):
+    if forced_order is not None and choices.has_rules():
         _check_forced(forced_order if forced_places is None else forced_order[:, :forced_places], choices, mask)
 
 
@@ -124,14 +128,13 @@ def pick_each_place(
     log_probs = torch.zeros(B, N, dtype=dtype, device=mask.device)
     place_of_slot = torch.where(mask, N, N + 1)
     choice = None
-    is_constrained = before is not None or allowed is not None or group is not None
-    rules = row_constraints(mask, before, allowed, group) if is_constrained else []
+    rules = row_constraints(mask, before, allowed, group) if choices.has_rules() else []
     forced = 0 if forced_order is None else N if forced_places is None else forced_places
     for step in range(int(count.max()) - 1 if B > 0 else 0):
         scores = scores_at(step, choice)
         if temperature != 1.0:
             scores = scores / temperature
-        candidates = remaining.clone() if is_constrained else remaining
+        candidates = remaining.clone() if rules else remaining
         for row, row_rules in enumerate(rules):
             if not is_left_alone[row, step]:
                 candidates[row] = False

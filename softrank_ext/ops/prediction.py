@@ -1,7 +1,7 @@
 """One prediction of the reverse process: what the decoder works from, made in one place, and the order it gives.
 
-`prepare_decoder` takes items to their slots, encodes them and makes tokens, start and head; `predict_order` goes on with
-`decode_order`. They are ops because for a single instance the calls between their parts cost as much as the work.
+`prepare_decoder` takes items to their slots, encodes them and makes tokens, start and head; `predict_order` goes on
+with `decode_order`. They are ops because for a single instance the calls between their parts cost as much as the work.
 """
 
 from typing import NamedTuple

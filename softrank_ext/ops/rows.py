@@ -22,7 +22,8 @@ def reflect(x: Tensor) -> Tensor:
     if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
         wanted = "x must be a tensor of float32 or float64"
         raise (ValueError if isinstance(x, Tensor) else TypeError)(f"{wanted}, got {described(x)}")
-    return torch.ops.softrank_ext.reflect(x)
+    folded: Tensor = torch.ops.softrank_ext.reflect(x)
+    return folded
 
 
 def reflect_reference(x: Tensor) -> Tensor:
@@ -78,7 +79,8 @@ def decode_chamber(soft_ranks: Tensor, mask: Tensor | None = None) -> tuple[Tens
         return order[0], ranks[0]
     if not torch.compiler.is_compiling():
         _check_no_nan(soft_ranks, mask)
-    return torch.ops.softrank_ext.decode_chamber(soft_ranks, mask)
+    order, ranks = torch.ops.softrank_ext.decode_chamber(soft_ranks, mask)
+    return order, ranks
 
 
 def _check_no_nan(soft_ranks: Tensor, mask: Tensor | None) -> None:
@@ -170,7 +172,8 @@ def lift_order(
         raise ValueError(f"dtype must be float32 or float64, got {dtype}")
     if mask is not None:
         check_mask("mask", mask, "order", order)
-    return torch.ops.softrank_ext.lift_order(order, slots, mask, dtype)
+    order, ranks, soft_ranks = torch.ops.softrank_ext.lift_order(order, slots, mask, dtype)
+    return order, ranks, soft_ranks
 
 
 def lift_order_reference(
@@ -220,7 +223,8 @@ def pick(
         if uniform.shape[0] != scores.shape[0]:
             raise ValueError(f"uniform must be ({scores.shape[0]},), one number per row, got {described(uniform)}")
         uniform = uniform.to(scores.dtype)
-    return torch.ops.softrank_ext.pick(scores, remaining, uniform)
+    choice, log_prob = torch.ops.softrank_ext.pick(scores, remaining, uniform)
+    return choice, log_prob
 
 
 def pick_reference(scores: Tensor, remaining: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,8 @@ def encode(encoder: Transformer, x: Tensor, mask: Tensor) -> Tensor:
     check_tensor("x", x, ("B", "N", "D"), FLOAT_DTYPES)
     check_transformer("encoder", encoder, "x", x)
     check_mask("mask", mask, "x's slots", x[..., 0])
-    return torch.ops.softrank_ext.encode(*encoder, x, mask)
+    memory: Tensor = torch.ops.softrank_ext.encode(*encoder, x, mask)
+    return memory
 
 
 @torch.no_grad()
@@ -47,7 +48,8 @@ def encode_reference(encoder: Transformer, x: Tensor, mask: Tensor) -> Tensor:
     x, attended = without_padding(x, mask)
     for layer in layers_of("encoder", encoder.weights):
         x = encoder_layer(layer, x, encoder.heads, encoder.norm_first, attended)
-    memory = F.layer_norm(x, x.shape[2:], *encoder.weights[-2:])
+    norm_weight, norm_bias = encoder.weights[-2:]
+    memory = F.layer_norm(x, x.shape[2:], norm_weight, norm_bias)
     return memory if attended is None else memory.masked_fill(~mask[..., None], 0.0)
 
 
@@ -95,7 +97,8 @@ def project(x: Tensor, weight: Tensor, *, packed: Tensor | None = None) -> Tenso
             f"weight must be (outputs, {x.shape[2]}) {x.dtype} on {x.device} to fit x, "
             f"got {described(weight)} on {weight.device}"
         )
-    return torch.ops.softrank_ext.project(x, weight, packed)
+    projected: Tensor = torch.ops.softrank_ext.project(x, weight, packed)
+    return projected
 
 
 @torch.no_grad()
@@ -113,17 +116,20 @@ define("project", ("Tensor x", "Tensor weight", "Tensor? packed"), "Tensor", pro
 
 def pack_encoder(weights: list[Tensor]) -> Tensor:
     """The weights of `encode` laid out for the kernel of their device; empty where it takes them as they are."""
-    return torch.ops.softrank_ext.pack_encoder(weights)
+    packed: Tensor = torch.ops.softrank_ext.pack_encoder(weights)
+    return packed
 
 
 def pack_decoder(weights: list[Tensor]) -> Tensor:
     """The weights of `decode_order` laid out for the kernel of their device; empty where it takes them as they are."""
-    return torch.ops.softrank_ext.pack_decoder(weights)
+    packed: Tensor = torch.ops.softrank_ext.pack_decoder(weights)
+    return packed
 
 
 def pack_projection(weight: Tensor) -> Tensor:
     """The weight of `project` laid out for the kernel of its device; empty where it takes it as it is."""
-    return torch.ops.softrank_ext.pack_projection(weight)
+    packed: Tensor = torch.ops.softrank_ext.pack_projection(weight)
+    return packed
 
 
 def pack_reference(weights: list[Tensor]) -> Tensor:
@@ -151,7 +157,7 @@ def checksum(tensors: list[Tensor]) -> int:
 
     A change in a single 32-bit word always changes a tensor's own checksum. It is no guard against intent.
     """
-    return torch.ops.softrank_ext.checksum(tensors)
+    return int(torch.ops.softrank_ext.checksum(tensors))
 
 
 def checksum_reference(tensors: list[Tensor]) -> int:

@@ -1,8 +1,8 @@
 """The noise process on soft ranks, without a network: paper section 3.1 and equation 6, as reflected Gaussian bridges.
 
-Soft ranks `z` are (B, N), one number per item. Time runs from 0 (clean: `z_clean` on the grid) to 1 (`z_ref`, noise).
+Soft ranks `z` are (B, N), one number per item. Time runs from 0 (clean: `z_clean` on the grid) to 1 (`z_prior`, noise).
 A bridge value is a Gaussian around the straight line between its ends, folded into [0, 1] by `reflect`:
-`z_t = reflect((1 - t) z_clean + t z_ref + noise_scale sqrt(t (1 - t)) noise)`.
+`z_t = reflect((1 - t) z_clean + t z_prior + noise_scale sqrt(t (1 - t)) noise)`.
 Folding the unreflected bridge defines the process; it is not the law of the reflected SDE with the bridge's drift.
 Random draws are arguments: make them with `noise`, or with torch.
 
@@ -12,24 +12,148 @@ disjoint chains (each item in one chain a < b < ... at most) the cone is a chamb
 sorts each chain, every point of the cone has equally many images, and folded Brownian motion is Brownian motion
 reflected at the walls; uniform soft ranks stay uniform on the cone. For other partial orders the result is in the cone
 and moves no point that was, but parts of the cone get different numbers of images, and which part gets how many depends
-on the order of the reflections: uniform soft ranks become non-uniform. No rule of exchanges mends that: a < c, b < c,
+on the order of the reflections: uniform soft ranks become non-uniform. No rule of exchanges avoids that: a < c, b < c,
 b < d has 5 orders, and 5 does not divide 4!.
 """
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from softrank_ext import ops
+from softrank_ext.checks import check_choice, check_integer, check_not_negative, check_tensor
+from softrank_ext.noise import BRIDGE_STREAM, PRIOR_STREAM, TRAINING_STREAM, RowNoise
+from softrank_ext.permutations import ranks_of
 
 GRIDS = ("paper", "midpoint")
-REFERENCES = ("uniform", "gaussian")
+PRIORS = ("uniform", "gaussian")
 CARRIES = ("exact", "reflected")
+TARGETS = ("clean", "previous")
 
 
-def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Raise ValueError, listing what is allowed, unless `value` is one of `allowed`."""
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+class Prediction(NamedTuple):
+    """What a reverse step goes back from: state z_t, the order read off it, the predicted order and its grid values.
+
+    All (B, N): z_t and z_clean by item, order_t and order over items.
+    """
+
+    z_t: Tensor
+    order_t: Tensor
+    order: Tensor
+    z_clean: Tensor
+
+
+class NoisyOrder(NamedTuple):
+    """What training sees: the order at time t, and the order to predict from it; both (B, N) over items."""
+
+    order_t: Tensor
+    target: Tensor
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """Soft ranks on a Gaussian bridge between the clean order's grid values and noise, folded into [0, 1].
+
+    noise_scale: paper eta. prior: soft ranks at time 1, "uniform" or "gaussian". carry: "exact" carries the unfolded
+    value from step to step and reads orders off its fold, which keeps the marginals of `noised`; "reflected" carries
+    the folded value, the paper's Algorithm 1, whose marginals drift slightly. target: the order that the network
+    predicts, the clean one or that one step of the training grid before ("previous"), where orders alone are carried.
+    sampling_steps: how many steps a sample takes, at times 1, (K-1)/K, ..., 1/K.
+    """
+
+    noise_scale: float = 0.5
+    prior: Literal["uniform", "gaussian"] = "uniform"
+    carry: Literal["exact", "reflected"] = "exact"
+    target: Literal["clean", "previous"] = "clean"
+    sampling_steps: int = 5
+
+    kind: ClassVar[str] = "bridge"
+
+    def __post_init__(self) -> None:
+        check_not_negative("noise_scale", self.noise_scale)
+        check_choice("prior", self.prior, PRIORS)
+        check_choice("carry", self.carry, CARRIES)
+        check_choice("target", self.target, TARGETS)
+        check_integer("sampling_steps", self.sampling_steps, 1)
+
+    def times(self) -> list[float]:
+        """Times of the reverse process, from 1 down to 0."""
+        return time_grid(self.sampling_steps)
+
+    def training_times(self, time_steps: int) -> list[float]:
+        """Times that training sees on a grid of so many steps, from 1 down to 0."""
+        return time_grid(time_steps)
+
+    def prior_sample(self, noise: Tensor) -> Tensor:
+        """Soft ranks at time 1 from noise: uniform numbers as they are, or standard normal ones folded into [0, 1].
+
+        A folded standard normal is almost uniform (its density is within 1.5 % of 1), so the two differ little.
+        """
+        return noise if self.prior == "uniform" else ops.reflect(noise)
+
+    def noised(self, z_clean: Tensor, z_prior: Tensor, t: float | Tensor, noise: Tensor) -> Tensor:
+        """Draw z_t given both ends, folded into [0, 1]; exactly z_clean at t = 0 and z_prior at t = 1 for ends inside.
+
+        z_clean, z_prior, noise: (B, N), noise standard normal. t: in [0, 1], a number or (B,). Returns (B, N).
+        """
+        time = _column(t, z_clean, "t")
+        mean = (1 - time) * z_clean + time * z_prior
+        return ops.reflect(mean + self.noise_scale * (time * (1 - time)).sqrt() * noise)
+
+    def step_back(self, z_t: Tensor, z_clean: Tensor, t: float | Tensor, s: float | Tensor, noise: Tensor) -> Tensor:
+        """Draw z_s given z_t and the (predicted) clean end, 0 <= s < t <= 1: the Gaussian bridge of paper equation 6.
+
+        Mean `(1 - s/t) z_clean + (s/t) z_t` (z_prior cancels), deviation `noise_scale sqrt(s (t - s) / t)`; exactly
+        z_clean at s = 0. Folded if carry is "reflected". z_t, z_clean, noise: (B, N), noise standard normal. t, s:
+        numbers or (B,). Returns (B, N).
+        """
+        later: float | Tensor = t
+        earlier: float | Tensor = s
+        if isinstance(t, Tensor) or isinstance(s, Tensor):
+            later, earlier = _column(t, z_t, "t"), _column(s, z_t, "s")
+            is_past = torch.compiler.is_compiling() or bool((earlier < later).all())
+        else:
+            _check_time("t", t)
+            _check_time("s", s)
+            is_past = s < t
+        if not is_past:
+            raise ValueError(f"s and t must satisfy 0 <= s < t, got s = {s} and t = {t}")
+        share = earlier / later
+        mean = (1 - share) * z_clean + share * z_t
+        z_s = mean + self.noise_scale * (share * (later - earlier)) ** 0.5 * noise
+        return z_s if self.carry == "exact" else ops.reflect(z_s)
+
+    def draw_prior(self, noise: RowNoise) -> Tensor:
+        """The state at time 1 of a batch's rows, (B, N)."""
+        drawn = noise.uniform(0, PRIOR_STREAM) if self.prior == "uniform" else noise.normal(0, PRIOR_STREAM)
+        return self.prior_sample(noise.of_items(drawn))
+
+    def draw_back(self, prediction: Prediction, t: float, s: float, noise: RowNoise, step: int) -> Tensor:
+        """The state at time s, (B, N), after the prediction at time t in diffusion step `step`."""
+        if self.target == "previous" or s == 0:
+            return prediction.z_clean
+        return self.step_back(
+            prediction.z_t, prediction.z_clean, t, s, noise.of_items(noise.normal(step, BRIDGE_STREAM))
+        )
+
+    def draw_noisy(self, order: Tensor, t: Tensor, noise: RowNoise, time_steps: int) -> NoisyOrder:
+        """Orders at times t (B,) of clean orders (B, N), and what the network is to predict from them.
+
+        time_steps: steps of the training grid, one of which lies between t and the target "previous".
+        """
+        z_clean = lift_to_grid(ranks_of(order), noise.mask)
+        drawn = noise.uniform(1, TRAINING_STREAM) if self.prior == "uniform" else noise.normal(1, TRAINING_STREAM)
+        z_prior = noise.held(self.prior_sample(drawn))
+        z_t = self.noised(z_clean, z_prior, t, noise.held(noise.normal(2, TRAINING_STREAM)))
+        order_t, _ = ops.decode_chamber(z_t, noise.mask)
+        if self.target == "clean":
+            return NoisyOrder(order_t, order)
+        s = (t - 1 / time_steps).clamp(min=0)
+        s = torch.where(s < 1e-6, 0.0, s)
+        z_s = ops.reflect(self.step_back(z_t, z_clean, t, s, noise.held(noise.normal(3, TRAINING_STREAM))))
+        return NoisyOrder(order_t, ops.decode_chamber(z_s, noise.mask)[0])
 
 
 def lift_to_grid(
@@ -41,9 +165,8 @@ def lift_to_grid(
     per row and padding gets 0. Returns (B, N) of dtype.
     """
     check_choice("grid", grid, GRIDS)
-    if ranks.dtype != torch.int64 or ranks.ndim != 2:
-        hint = "; did you pass soft_ranks?" if ranks.is_floating_point() else ""
-        raise ValueError(f"ranks must be (B, N) int64, got {tuple(ranks.shape)} {ranks.dtype}{hint}")
+    is_float = isinstance(ranks, Tensor) and ranks.is_floating_point()
+    check_tensor("ranks", ranks, ("B", "N"), torch.int64, "; did you pass soft_ranks?" if is_float else "")
     least, shift = (2, 1) if grid == "paper" else (1, 0)
     numerator = ranks.to(dtype) if grid == "paper" else ranks.to(dtype) + 0.5
     if mask is None:
@@ -54,68 +177,8 @@ def lift_to_grid(
 
 def time_grid(steps: int) -> list[float]:
     """The K + 1 times of the reverse process, from 1 down to 0: `K/K, (K-1)/K, ..., 0`."""
-    if not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps must be an integer of at least 1, got {steps!r}")
+    check_integer("steps", steps, 1)
     return [k / steps for k in range(steps, -1, -1)]
-
-
-def reference_sample(noise: Tensor, reference: str = "uniform") -> Tensor:
-    """Soft ranks at time 1 from noise: uniform numbers as they are, or standard normal ones folded into [0, 1].
-
-    A folded standard normal is almost uniform (its density is within 1.5 % of 1), so the two differ little.
-    """
-    check_choice("reference", reference, REFERENCES)
-    return noise if reference == "uniform" else ops.reflect(noise)
-
-
-def forward_sample(
-    z_clean: Tensor, z_ref: Tensor, t: float | Tensor, noise: Tensor, *, noise_scale: float = 0.5
-) -> Tensor:
-    """Draw z_t given both ends, folded into [0, 1]; exactly z_clean at t = 0 and z_ref at t = 1 for ends inside [0, 1].
-
-    z_clean, z_ref, noise: (B, N), noise standard normal. t: in [0, 1], a number or (B,). Returns (B, N).
-    """
-    time = _column(t, z_clean, "t")
-    _check_noise_scale(noise_scale)
-    mean = (1 - time) * z_clean + time * z_ref
-    return ops.reflect(mean + noise_scale * (time * (1 - time)).sqrt() * noise)
-
-
-def reverse_step(
-    z_t: Tensor,
-    z_clean: Tensor,
-    t: float | Tensor,
-    s: float | Tensor,
-    noise: Tensor,
-    *,
-    noise_scale: float = 0.5,
-    carry: str = "exact",
-) -> Tensor:
-    """Draw z_s given z_t and the (predicted) clean end, 0 <= s < t <= 1: the Gaussian bridge of paper equation 6.
-
-    Mean `(1 - s/t) z_clean + (s/t) z_t` (z_ref cancels), deviation `noise_scale sqrt(s (t - s) / t)`; exactly z_clean
-    at s = 0. carry="exact" returns the unfolded value: carry it to the next step and read orders off its `reflect`,
-    which keeps the marginals of `forward_sample`. carry="reflected" returns the folded value, the paper's Algorithm 1,
-    whose marginals drift slightly. z_t, z_clean, noise: (B, N), noise standard normal. t, s: numbers or (B,). Returns
-    (B, N).
-    """
-    check_choice("carry", carry, CARRIES)
-    _check_noise_scale(noise_scale)
-    later: float | Tensor = t
-    earlier: float | Tensor = s
-    if isinstance(t, Tensor) or isinstance(s, Tensor):
-        later, earlier = _column(t, z_t, "t"), _column(s, z_t, "s")
-        is_past = torch.compiler.is_compiling() or bool((earlier < later).all())
-    else:
-        _check_number("t", t)
-        _check_number("s", s)
-        is_past = s < t
-    if not is_past:
-        raise ValueError(f"s and t must satisfy 0 <= s < t, got s = {s} and t = {t}")
-    share = earlier / later
-    mean = (1 - share) * z_clean + share * z_t
-    z_s = mean + noise_scale * (share * (later - earlier)) ** 0.5 * noise
-    return z_s if carry == "exact" else ops.reflect(z_s)
 
 
 def reflect_pairs(soft_ranks: Tensor, before: Tensor) -> Tensor:
@@ -153,11 +216,6 @@ def _column(time: float | Tensor, like: Tensor, name: str) -> Tensor:
     return column
 
 
-def _check_number(name: str, time: float) -> None:
+def _check_time(name: str, time: float) -> None:
     if not 0 <= time <= 1:
         raise ValueError(f"{name} must be in [0, 1], got {time}")
-
-
-def _check_noise_scale(noise_scale: float) -> None:
-    if not noise_scale >= 0:
-        raise ValueError(f"noise_scale must be at least 0, got {noise_scale}")

@@ -1,5 +1,25 @@
-"""Orders drawn from a model: the reverse process, its result, beam search, the decoder a pick at a time."""
+"""Orders drawn from a model: `sample`, the reverse process, its result, beam search, the decoder a pick at a time."""
 
-from softrank_ext.sampling.reverse import Samples, evaluating, sample, steps_of
+from softrank_ext.sampling.beam import Hypotheses, beam_decode, beam_search
+from softrank_ext.sampling.conditioning import Conditions, conditions_of, pins_of
+from softrank_ext.sampling.incremental import IncrementalDecoder
+from softrank_ext.sampling.sample import evaluating, fresh_seed, sample
+from softrank_ext.sampling.samples import Samples
+from softrank_ext.sampling.trajectory import Frames, Trajectory, TrajectoryPoint
 
-__all__ = ["Samples", "evaluating", "sample", "steps_of"]
+__all__ = [
+    "Conditions",
+    "Frames",
+    "Hypotheses",
+    "IncrementalDecoder",
+    "Samples",
+    "Trajectory",
+    "TrajectoryPoint",
+    "beam_decode",
+    "beam_search",
+    "conditions_of",
+    "evaluating",
+    "fresh_seed",
+    "pins_of",
+    "sample",
+]

@@ -88,9 +88,9 @@ def beam_decode(
     """The `width` most likely orders that a beam of that width finds for instances at diffusion time t.
 
     items: (B, N, ...) slot by slot. t: a number or (B,). mask: (B, N) bool, True = real slot. first: (B,) int64, the
-    slot that is fixed at place 0, with log-probability 0. start_log_probs: (B / K, K), where every K rows are hypotheses
-    of one instance and share a beam; they are added to the orders' own, and the result has B / K rows. engine: as in
-    `IncrementalDecoder`.
+    slot that is fixed at place 0, with log-probability 0. start_log_probs: (B / K, K), where every K rows are
+    hypotheses of one instance and share a beam; they are added to the orders' own, and the result has B / K rows.
+    engine: as in `IncrementalDecoder`.
     """
     starts = Starts(first, start_log_probs)
     return beam_decode_embedded(model, model.embed(items, mask), t, width, mask, starts, engine=engine)
@@ -133,11 +133,11 @@ def beam_decode_embedded(
 
     def scores_at(place: int, starts: Tensor, parents: Tensor | None, choices: Tensor | None) -> Tensor:
         if parents is None or choices is None:
-            return decoder.scores.unflatten(0, (instances, -1))
+            return decoder.scores.view(instances, -1, N)
         before = decoder.lengths.shape[0] // instances
         rows = torch.arange(instances, device=parents.device)[:, None] * before + parents
         decoder.select(rows.flatten())
-        return decoder.step(choices.flatten()).unflatten(0, (instances, -1))
+        return decoder.step(choices.flatten()).view(instances, -1, N)
 
     return _search(
         scores_at,

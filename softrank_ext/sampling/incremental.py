@@ -16,8 +16,8 @@ class IncrementalDecoder:
     """The state of a model's decoder after some picks, which can be extended, cut back and branched.
 
     items: (B, N, ...) slot by slot, or what `model.embed` made of them if is_embedded. t: a number or (B,). mask:
-    (B, N) bool, True = real slot. engine: the compiled kernels, or plain torch if compiled or cache is False; caches are
-    kept in any case. packed_weights: `model.packed_weights()`, to share it between decoders.
+    (B, N) bool, True = real slot. engine: the compiled kernels, or plain torch if compiled or cache is False; caches
+    are kept in any case. packed_weights: `model.packed_weights()`, to share it between decoders.
     `lengths` (B,) counts each row's picks.
     """
 

@@ -1,8 +1,8 @@
 """What training minimises: the masked cross-entropy of an order given a noisy one (paper eq. 10), or its alternatives.
 
-Orders are `order[place] = item`, and the network sees slots. Noise is keyed by (seed, sample). Times are those of the
-model's config: the K-grid `1/K, ..., 1`, continuous on (0, 1], or the visited numbers of riffles. Losses are modules:
-DistributedDataParallel wraps them.
+Orders are `order[place] = item`, and the network sees slots. Noisy orders are those of the model's process, keyed by
+(seed, sample), at the times that the model reads: the grid `1/K, ..., 1`, continuous on (0, 1], or the visited numbers
+of riffles. Losses are modules: DistributedDataParallel wraps them.
 """
 
 from typing import NamedTuple
@@ -10,21 +10,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from softrank_ext import noise, ops
+from softrank_ext import noise
 from softrank_ext.batch import Batch
+from softrank_ext.checks import check_choice, check_integer
 from softrank_ext.laws import GeneralizedPlackettLuce
-from softrank_ext.model import DECODER_HEADS, SoftRankConfig, SoftRankModel
-from softrank_ext.permutations import arrange, compose, ranks_of
-from softrank_ext.processes import bridge, riffle
+from softrank_ext.model import SoftRankConfig, SoftRankModel
+from softrank_ext.permutations import arrange, ranks_of
 
 TIMES = ("drawn", "all")
 
 
 class Noising(NamedTuple):
-    """How noisy orders are drawn; the fields are those of `train.TrainConfig`."""
+    """How many noisy orders an instance gives, and at which times; the fields are those of `TrainConfig`."""
 
-    noise_scale: float = 0.5
-    reference: str = "uniform"
     draws: int = 1
     times: str = "drawn"
 
@@ -56,22 +54,25 @@ class NoisyOrders(NamedTuple):
 
 def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: int, samples: Tensor) -> NoisyOrders:
     """Noisy orders of the config's process and their targets. samples: (B,) int64, the instances' numbers."""
-    if config.target == "previous" and not batch.is_whole():
+    process = config.process
+    if process.target == "previous" and not batch.is_whole():
         raise ValueError('target "previous" needs whole orders, and this batch knows only leading places')
+    if batch.first is not None and not config.data.fixed_start:
+        raise ValueError(
+            "batch.first fixes the items at place 0: the model's config needs data=DataFacts(fixed_start=True)"
+        )
     draws = noising.draws
     if draws > 1:
         samples = (samples[:, None] * draws + torch.arange(draws, device=samples.device)).flatten()
     if noising.times == "drawn":
         t = times_from(config, noise.uniform(seed, samples, 0, 1, stream=noise.TRAINING_STREAM)[:, 0])
     else:
-        grid = torch.tensor(config.reverse_times()[:-1], device=samples.device)
+        grid = torch.tensor(process.training_times(config.time_steps)[:-1], device=samples.device)
         t, samples = grid.repeat(len(samples)), samples.repeat_interleave(len(grid))
     repeats = len(samples) // max(len(batch.order), 1)
     batch = _repeated(batch, repeats)
-    if config.process == "riffle":
-        order_t, target = _riffled_orders(config, batch, t, seed, samples)
-    else:
-        order_t, target = _soft_rank_orders(config, noising, batch, t, seed, samples)
+    rows = noise.RowNoise(seed, samples, batch.order.shape[1], mask=batch.mask, first=batch.first)
+    order_t, target = process.draw_noisy(batch.order, t, rows, config.time_steps)
     return NoisyOrders(order_t, target, t, samples, batch, repeats)
 
 
@@ -79,54 +80,8 @@ def times_from(config: SoftRankConfig, uniform: Tensor) -> Tensor:
     """Times (B,) from uniform numbers in [0, 1): one of the model's own, or in (0, 1]."""
     if config.time == "continuous":
         return 1 - uniform
-    ascending = uniform.new_tensor(config.reverse_times()[-2::-1])
+    ascending = uniform.new_tensor(config.process.training_times(config.time_steps)[-2::-1])
     return ascending[(uniform * len(ascending)).long().clamp(max=len(ascending) - 1)]
-
-
-def _soft_rank_orders(
-    config: SoftRankConfig, noising: Noising, batch: Batch, t: Tensor, seed: int, samples: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The order at time t of the bridge, and the target order."""
-    N, mask, order = batch.order.shape[1], batch.mask, batch.order
-
-    # 1. Lift the clean order to the grid; draw z_ref and noise. What stands first by decree stays at 0.
-    z_clean = bridge.lift_to_grid(ranks_of(order), mask)
-    make = noise.uniform if noising.reference == "uniform" else noise.normal
-    z_ref = bridge.reference_sample(make(seed, samples, 1, N, stream=noise.TRAINING_STREAM), noising.reference)
-    bridge_noise, step_noise = (noise.normal(seed, samples, step, N, stream=noise.TRAINING_STREAM) for step in (2, 3))
-    if batch.first is not None:
-        first = batch.first[:, None]
-        z_ref, bridge_noise, step_noise = (x.scatter(1, first, 0.0) for x in (z_ref, bridge_noise, step_noise))
-
-    # 2. Go to time t along the bridge and read the order there.
-    z_t = bridge.forward_sample(z_clean, z_ref, t, bridge_noise, noise_scale=noising.noise_scale)
-    order_t, _ = ops.decode_chamber(z_t, mask)
-    if config.target == "clean":
-        return order_t, order
-
-    # 3. The order one grid step before t: z_s drawn given z_t and the true z_clean.
-    s = (t - 1 / config.steps).clamp(min=0)
-    s = torch.where(s < 1e-6, 0.0, s)
-    z_s = bridge.reverse_step(z_t, z_clean, t, s, step_noise, noise_scale=noising.noise_scale, carry="reflected")
-    return order_t, ops.decode_chamber(z_s, mask)[0]
-
-
-def _riffled_orders(
-    config: SoftRankConfig, batch: Batch, t: Tensor, seed: int, samples: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The order after the riffles of time t, and the target order: both of the sample's one trajectory of riffles."""
-    N, order = batch.order.shape[1], batch.order
-    visited = torch.tensor(config.visited, device=order.device)
-    most = int(visited[-1])
-    uniform = noise.uniform(seed, samples, 2, N, stream=noise.TRAINING_STREAM, dtype=torch.float64)
-    labels = riffle.draw_labels(uniform, most, batch.mask, is_first_pinned=batch.first is not None)
-    last = riffle.shuffle(order, labels)
-    riffles = (t * most).round().long()
-    order_t = compose(last, riffle.undo(labels, most - riffles))
-    if config.target == "clean":
-        return order_t, order
-    before = visited[torch.searchsorted(visited, riffles) - 1]
-    return order_t, compose(last, riffle.undo(labels, most - before))
 
 
 def _repeated(batch: Batch, times: int) -> Batch:
@@ -140,23 +95,12 @@ def _repeated(batch: Batch, times: int) -> Batch:
 
 
 class DenoisingLoss(nn.Module):
-    """Cross-entropy of the model's target order given the noisy one.
+    """Cross-entropy of the model's target order given the noisy one. draws, times: as in `TrainConfig`."""
 
-    noise_scale, reference, draws, times: as in `train.TrainConfig`.
-    """
-
-    def __init__(
-        self,
-        model: SoftRankModel,
-        *,
-        noise_scale: float = 0.5,
-        reference: str = "uniform",
-        draws: int = 1,
-        times: str = "drawn",
-    ) -> None:
+    def __init__(self, model: SoftRankModel, *, draws: int = 1, times: str = "drawn") -> None:
         super().__init__()
         self.model = model
-        self.noising = _checked(model, Noising(noise_scale, reference, draws, times))
+        self.noising = _checked(model, Noising(draws, times))
 
     def forward(self, batch: Batch, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Loss of a batch (a scalar, summed over places, averaged over instances), and the same per place.
@@ -202,8 +146,6 @@ class ReinforceLoss(nn.Module):
         self,
         model: SoftRankModel,
         *,
-        noise_scale: float = 0.5,
-        reference: str = "uniform",
         draws: int = 1,
         times: str = "drawn",
         candidates: int = 10,
@@ -211,17 +153,17 @@ class ReinforceLoss(nn.Module):
         memory: float = 0.995,
     ) -> None:
         super().__init__()
-        if model.config.head in DECODER_HEADS:
+        if model.decodes_by_pick:
             raise ValueError(f"the objective reinforce needs a gpl or pl head, got {model.config.head}")
         self.model = model
-        self.noising = _checked(model, Noising(noise_scale, reference, draws, times))
+        self.noising = _checked(model, Noising(draws, times))
         self.candidates, self.entropy, self.memory = candidates, entropy, memory
         self.register_buffer("running_mean", torch.zeros(()))
 
     def forward(self, batch: Batch, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of a batch, and the cross-entropy of the targets per place; arguments as in `DenoisingLoss`."""
         if batch.first is not None or not batch.is_whole():
-            raise ValueError("the objective reinforce needs whole orders with no item first by decree")
+            raise ValueError("the objective reinforce needs whole orders without a fixed first item")
         embedded = self.model.embed(batch.items, batch.mask)
         differences = _squared_differences(self.model, batch)
         noisy = noisy_orders(self.model.config, self.noising, batch, seed, samples)
@@ -269,8 +211,8 @@ OBJECTIVES: dict[str, type[DenoisingLoss] | type[ReinforceLoss]] = {
 
 
 def _checked(model: SoftRankModel, noising: Noising) -> Noising:
-    bridge.check_choice("reference", noising.reference, bridge.REFERENCES)
-    bridge.check_choice("times", noising.times, TIMES)
+    check_integer("draws", noising.draws, 1)
+    check_choice("times", noising.times, TIMES)
     if noising.times == "all" and model.config.time != "grid":
         raise ValueError('times "all" are those of a grid: the model must have time="grid"')
     return noising

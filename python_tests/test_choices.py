@@ -1,0 +1,59 @@
+"""What a call may choose: small values, checked where they are made."""
+
+import dataclasses
+import math
+
+import pytest
+
+from softrank_ext import Beam, Draw, Engine, Greedy
+from softrank_ext.choices import decode_of
+
+
+def test_names_stand_for_choices():
+    assert decode_of("sample") == Draw(1.0)
+    assert decode_of("greedy") == Greedy()
+    for choice in (Draw(0.3), Greedy(), Beam(4, 2)):
+        assert decode_of(choice) is choice
+
+
+@pytest.mark.parametrize("wrong", ["best", "beam", None, 3, Draw, Engine()], ids=str)
+def test_anything_else_is_told(wrong):
+    with pytest.raises(
+        ValueError, match=r"^decode must be 'sample', 'greedy', Draw\(\.\.\.\), Greedy\(\) or Beam\(\.\.\.\), got "
+    ):
+        decode_of(wrong)
+
+
+@pytest.mark.parametrize("temperature", [0, -1.0, math.inf, math.nan, "1", True])
+def test_temperatures(temperature):
+    with pytest.raises(ValueError, match=rf"^temperature must be positive and finite, got {temperature!r}$"):
+        Draw(temperature)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ((0,), "width must be an integer of at least 1, got 0"),
+        ((2.0,), "width must be an integer of at least 1, got 2.0"),
+        ((3, 4), "kept must be an integer from 1 to 3, got 4"),
+        ((3, 0), "kept must be an integer from 1 to 3, got 0"),
+        ((4, 2, 3), "returned must be an integer from 1 to 2, got 3"),
+    ],
+)
+def test_beams(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Beam(*fields)
+
+
+def test_engines():
+    assert Engine() == Engine(compiled=True, cache=True, speculative=True, max_memory=2**30)
+    for max_memory in (0, -1, math.nan, None):
+        with pytest.raises(ValueError, match=rf"^max_memory must be positive and finite, got {max_memory}$"):
+            Engine(max_memory=max_memory)
+
+
+@pytest.mark.parametrize("choice", [Draw(), Greedy(), Beam(), Engine()], ids=str)
+def test_choices_are_frozen_values(choice):
+    assert choice == dataclasses.replace(choice) and hash(choice) == hash(dataclasses.replace(choice))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        choice.width = 3

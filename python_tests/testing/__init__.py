@@ -1,0 +1,17 @@
+"""Checks that several test files share: orders counted and compared with a law, ways to compute a prediction."""
+
+from testing.engines import ENGINES, each_engine
+from testing.frequencies import all_orders, chi_square, counts_of, index_of, orders_of_mask, same_law
+from testing.pins import pin
+
+__all__ = [
+    "ENGINES",
+    "all_orders",
+    "chi_square",
+    "counts_of",
+    "each_engine",
+    "index_of",
+    "orders_of_mask",
+    "pin",
+    "same_law",
+]

@@ -1,0 +1,196 @@
+"""`sample`: the door to the reverse process. It checks its arguments, cuts the input into batches and runs them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from softrank_ext.checks import check_integer, check_seed, check_tensor, described, dtype_name
+from softrank_ext.choices import Beam, Decode, Draw, Engine, decode_of
+from softrank_ext.constraints import Constraining, settings_of
+from softrank_ext.model import OrderModel
+from softrank_ext.processes import OnePass, Process, process_of_call
+from softrank_ext.sampling.conditioning import conditions_of, resampled
+from softrank_ext.sampling.reverse import Call, Rows, reverse
+from softrank_ext.sampling.samples import Samples, map_fields
+
+
+@torch.no_grad()
+def sample(
+    model: OrderModel,
+    items: Tensor | np.ndarray,
+    *,
+    mask: Tensor | np.ndarray | None = None,
+    constraints: Constraining = None,
+    num_samples: int = 1,
+    steps: int | None = None,
+    process: Process | None = None,
+    decode: str | Decode = "sample",
+    seed: int | None = None,
+    first_sample: int = 0,
+    record: bool = False,
+    progress: bool = False,
+    engine: Engine = Engine(),
+) -> Samples:
+    """Draw orders of the items from the model by reverse diffusion.
+
+    items: (B, N, ...) as the model's embedder takes them, tensor or numpy; or one instance (N, ...) if the embedder
+    says its item_ndim. mask: (B, N) or (N,) bool, True = real item, in any pattern; padding's content has no effect.
+    constraints: rules that every order keeps, `Constraints` for all instances or a list of one per instance. For a
+    model trained with a fixed start (tours), a pin at place 0 is that start.
+    num_samples: draws per instance. steps: diffusion steps, short for `process.sampling_steps`. process: another noise
+    process than the model's own, as `replace(model.config.process, noise_scale=0.2)`; neither changes what the network
+    reads of time. decode: "sample", "greedy", `Draw(temperature)`, `Greedy()` or `Beam(width, kept, returned)`.
+    seed: any 64-bit integer; None draws a fresh one from torch's generator (under torchrun the first process does, for
+    all) and returns it in `Samples.seed`. Draw j of instance b is sample number `first_sample + b * num_samples + j`;
+    the same seed and number give the same sample (`sampling.reverse` says how exactly). record: keep the trajectory.
+    progress: show a bar. engine: how predictions are computed, see `Engine`.
+
+    Returns `Samples` with leading dimensions (B, num_samples), or (num_samples,) for one instance; numpy if items are.
+    The model runs in eval mode and is left in the mode it was in. Raises ValueError or TypeError, saying what it wants.
+
+    >>> samples = sample(model, items, num_samples=16, seed=0)
+    >>> samples.order.shape  # (B, 16, N)
+    """
+    choice, settings = decode_of(decode), settings_of(constraints)
+    check_integer("num_samples", num_samples, 1)
+    check_integer("first_sample", first_sample, 0)
+    seed = fresh_seed() if seed is None else check_seed(seed)
+    chosen = process_of_call(model.process, process, steps)
+    if settings.law == "conditioned" and (not isinstance(choice, Draw) or settings.reflect_noise):
+        raise ValueError(
+            'law="conditioned" needs decode="sample" and reflect_noise=False: it weighs the model\'s own draws'
+        )
+    if isinstance(choice, Beam) and isinstance(chosen, OnePass):
+        raise ValueError(f"decode must not be Beam(...) for a {model.model_type} model: it has no stagewise scores")
+    is_numpy = isinstance(items, np.ndarray)
+    given = _inputs_of(model, items, mask)
+    B, N = given.items.shape[:2]
+    conditions = conditions_of(constraints, model.fixed_start, (B, N), given.mask, given.items.device)
+    if isinstance(choice, Beam) and conditions.rules is not None:
+        raise ValueError('constraints need decode="sample" or "greedy": a beam keeps none but a fixed start')
+    is_resampled = settings.law == "conditioned" and conditions.rules is not None
+    draws = num_samples * settings.particles if is_resampled else num_samples
+    first_draw = first_sample * settings.particles if is_resampled else first_sample
+    kept, returned, width = (choice.kept, choice.returned, 2 * choice.width) if isinstance(choice, Beam) else (1, 1, 1)
+    rows_at_once = max(1, int(engine.max_memory // (model.bytes_per_sample(N) * width)))
+    instances_at_once = max(1, rows_at_once // draws)
+    parts = []
+    total = B * draws * chosen.sampling_steps
+    with evaluating(model), tqdm(total=total, unit="step", disable=not progress) as bar:
+        call = Call(model, chosen, choice, settings, engine, seed, record, model.packed_weights(), bar)
+        for begin in range(0, max(B, 1), instances_at_once):
+            chunk = slice(begin, begin + instances_at_once)
+            chunk_mask = None if given.mask is None else given.mask[chunk]
+            embedded = model.embed(given.items[chunk], chunk_mask)
+            numbers = torch.arange(embedded.shape[0] * draws, device=embedded.device)
+            for rows in numbers.split(rows_at_once):
+                rows = rows.repeat_interleave(kept)
+                instance = rows // draws
+                batch = Rows(
+                    embedded[instance],
+                    None if chunk_mask is None else chunk_mask[instance],
+                    conditions.rows(begin + instance),
+                    first_draw + begin * draws + rows,
+                )
+                parts.append(reverse(call, batch))
+    samples = parts[0] if len(parts) == 1 else map_fields(lambda *tensors: torch.cat(tensors), *parts)
+    samples = map_fields(lambda field: field.unflatten(0, (B, draws * returned)), samples)
+    if is_resampled:
+        numbers = first_sample + torch.arange(B * num_samples, device=given.items.device).view(B, num_samples)
+        samples = resampled(samples, numbers)
+    if given.is_single:
+        samples = samples[0]
+    return samples.numpy() if is_numpy else samples
+
+
+def fresh_seed() -> int:
+    """A seed from torch's generator; under torchrun the first process draws it, and all get it."""
+    seed = int(torch.randint(2**63 - 1, ()))
+    if dist.is_available() and dist.is_initialized():
+        shared = [seed]
+        dist.broadcast_object_list(shared, src=0)
+        (seed,) = shared
+    return seed
+
+
+class _Inputs(NamedTuple):
+    """Checked items (B, N, ...) and mask (B, N), and whether they came as one instance."""
+
+    items: Tensor
+    mask: Tensor | None
+    is_single: bool
+
+
+def _inputs_of(model: OrderModel, items: Tensor | np.ndarray, mask: Tensor | np.ndarray | None) -> _Inputs:
+    like = next(model.parameters())
+    if like.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"the model must be float32 or float64, got {dtype_name(like.dtype)}; convert it with model.float()"
+        )
+    items = _as_tensor("items", items, like.device)
+    mask = None if mask is None else _as_tensor("mask", mask, like.device)
+    is_single = items.ndim == 1 + getattr(model.embedder, "item_ndim", -1)
+    if is_single:
+        items, mask = items[None], None if mask is None else mask[None]
+    _check_items(items, mask)
+    return _Inputs(items, mask, is_single)
+
+
+def _as_tensor(name: str, value: Tensor | np.ndarray, device: torch.device) -> Tensor:
+    if isinstance(value, np.ndarray):
+        try:
+            value = torch.from_numpy(value)
+        except TypeError as error:
+            raise TypeError(f"{name} must hold numbers, got a numpy array of {value.dtype}") from error
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor or a numpy array, got {described(value)}")
+    return value.to(device)
+
+
+def _check_items(items: Tensor, mask: Tensor | None) -> None:
+    """Raise ValueError unless items are (B, N, ...), N > 0, finite where real; mask (B, N) bool, some True per row."""
+    if items.ndim < 2 or items.shape[1] == 0:
+        raise ValueError(f"items must be (B, N, ...) with N at least 1, got {tuple(items.shape)}")
+    if items.dtype == torch.bool or items.is_complex():
+        raise ValueError(f"items must hold real numbers, got {dtype_name(items.dtype)}")
+    if mask is not None:
+        check_tensor("mask", mask, items.shape[:2], torch.bool, "; True = real item")
+        if not bool(mask.any(1).all()):
+            row = int((~mask.any(1)).nonzero()[0])
+            raise ValueError(f"mask must leave at least one real item per row, row {row} has none")
+    is_finite = items.isfinite()
+    if bool(is_finite.all()):
+        return
+    is_wrong = ~is_finite.flatten(2).all(2) if items.ndim > 2 else ~is_finite  # (B, N)
+    if mask is not None:
+        is_wrong &= mask
+    if bool(is_wrong.any()):
+        row, item = is_wrong.nonzero()[0].tolist()
+        raise ValueError(f"items must be finite, got NaN or infinity at row {row}, item {item}")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside, every submodule's own mode after."""
+    in_training = [module for module in _modules_of(model) if module.training]
+    if in_training:
+        model.eval()
+    try:
+        yield
+    finally:
+        for module in in_training:
+            module.training = True
+
+
+def _modules_of(module: nn.Module) -> Iterator[nn.Module]:
+    """`module.modules()` without its names and its search for shared ones, which take a third of a millisecond."""
+    yield module
+    for child in module._modules.values():
+        if child is not None:
+            yield from _modules_of(child)
