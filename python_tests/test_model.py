@@ -9,19 +9,21 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from softrank_ext import decode_chamber, reflect
+from softrank_ext import decode_chamber, ops, reflect
+from softrank_ext.choices import Beam, Draw, Engine, Greedy
 from softrank_ext.model import (
     DECODER_HEADS,
     HEADS,
     PRESETS,
     DecoderLayer,
+    EncoderLayer,
     SoftRankConfig,
     SoftRankModel,
     TimeEmbedder,
     make_embedder,
     sine_cosine,
 )
-from softrank_ext.ops import reference
+from softrank_ext.ops.layers import weight_shapes
 from softrank_ext.permutations import arrange, check_order, compose, ranks_of
 from softrank_ext.processes import bridge
 
@@ -210,9 +212,12 @@ def test_linear_head_uses_its_first_slots(make_model):
         model.decode(torch.randn(1, 10, 2), 0.4)
 
 
-def test_decoder_layer_parameters_are_the_ops_weights():
-    names = [name.replace(".", "_") for name, _ in DecoderLayer(16, 24, 2, 0.1, True).named_parameters()]
-    assert tuple(names) == reference.DecoderLayerWeights._fields
+@pytest.mark.parametrize(("kind", "make"), [("encoder", EncoderLayer), ("decoder", DecoderLayer)])
+def test_parameters_of_a_layer_are_the_ops_weights(kind, make):
+    layer = make(16, 24, 2, 0.1, True)
+    names = [name.replace(".", "_") for name, _ in layer.named_parameters()]
+    assert tuple(names) == ops.layer_weight_names(kind)
+    assert [tuple(weight.shape) for weight in layer.parameters()] == weight_shapes(kind, 16, 24)
 
 
 def test_position_and_time_tables():
@@ -350,9 +355,12 @@ def test_embedder_errors():
         ({"t": 1.5}, r"t must be in \[0, 1\], got 1.5"),
         ({"t": torch.zeros(3)}, r"t must be a number or \(2,\), got 3 numbers"),
         ({"uniform": torch.zeros(2, 3)}, r"uniform must be \(2, 4\) float, got \(2, 3\)"),
-        ({"forced_order": torch.zeros(2, 4)}, r"forced_order must be \(2, 4\) int64, an order over slots, got"),
+        ({"forced_order": torch.zeros(2, 4)}, r"forced_order must be a \(2, 4\) tensor of int64, got"),
         ({"forced_order": torch.zeros(2, 4).long()}, "forced_order must hold each of 0 to 3 once per row"),
-        ({"temperature": -1.0}, "temperature must be positive and finite, got -1.0"),
+        ({"decode": "sampel"}, r"decode must be .*sample.*, got .sampel."),
+        ({"decode": Draw()}, "Draw.* needs uniform"),
+        ({"decode": Greedy(), "uniform": torch.zeros(2, 4)}, "Greedy.* no uniform, got both"),
+        ({"decode": Beam(2)}, "decode must be Draw.* or Greedy.* here, got Beam"),
     ),
 )
 @pytest.mark.parametrize("compiled", (True, False))
@@ -360,7 +368,7 @@ def test_embedder_errors():
 def test_decode_errors(make_model, head, compiled, change, message):
     arguments = {"items": torch.zeros(2, 4, 2), "t": 0.4, **change}
     with pytest.raises((ValueError, TypeError), match=message):
-        make_model(head).decode(compiled=compiled, **arguments)
+        make_model(head).decode(engine=Engine(compiled=compiled), **arguments)
 
 
 def test_order_errors(make_model):
@@ -374,8 +382,8 @@ def test_order_errors(make_model):
 
 
 def test_decoder_weights_of_a_head_without_decoder(make_model):
-    assert make_model("gpl").packed_weights().decoder == []
-    assert all(len(make_model(head).packed_weights().decoder) == 42 for head in DECODER_HEADS)
+    assert make_model("gpl").packed_weights().decoder.weights == []
+    assert all(len(make_model(head).packed_weights().decoder.weights) == 42 for head in DECODER_HEADS)
 
 
 def test_log_prob_compiles_without_a_warning(make_model, recwarn):
