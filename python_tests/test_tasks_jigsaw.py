@@ -7,7 +7,7 @@ import pytest
 import torch
 from synthetic_data import write_cifar10
 
-from softrank_ext import SoftRankConfig, SoftRankModel
+from softrank_ext import DataFacts, SoftRankConfig, SoftRankModel
 from softrank_ext.model import make_embedder
 from softrank_ext.permutations import arrange
 from softrank_ext.tasks import data
@@ -20,6 +20,10 @@ REAL = os.environ.get("SOFTRANK_DATA", "")
 def make_task(tmp_path) -> Callable[..., Jigsaw]:
     root = write_cifar10(tmp_path)
     return lambda *arguments, **options: Jigsaw(*arguments, root=str(root), **options)
+
+
+def test_data_facts_have_the_number_of_patches():
+    assert Jigsaw(4).data_facts() == DataFacts(num_items=(16, 16))
 
 
 def test_cut_by_hand():

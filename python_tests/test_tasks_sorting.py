@@ -8,7 +8,7 @@ import torch
 from synthetic_data import write_mnist
 from torch import nn
 
-from softrank_ext import SoftRankConfig, SoftRankModel
+from softrank_ext import DataFacts, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, check_order
 from softrank_ext.tasks.sorting import Sorting
 
@@ -24,6 +24,11 @@ def make_task(tmp_path) -> Callable[..., Sorting]:
 def digits_of(items, first_grey):
     """Digits of synthetic numbers, read off the picture: (B, N, 4)."""
     return (items[:, :, 0, 14, 14::28].long() - first_grey) % 10
+
+
+def test_data_facts_have_the_range_of_list_lengths():
+    assert Sorting(9).data_facts() == DataFacts(num_items=(9, 9))
+    assert Sorting(32, min_items=6).data_facts() == DataFacts(num_items=(6, 32))
 
 
 def test_pictures_labels_and_order_agree(make_task):

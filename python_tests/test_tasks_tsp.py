@@ -6,13 +6,15 @@ import math
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from testing import pin
 
-from softrank_ext import SoftRankConfig, SoftRankModel, metrics, model_folder, sample
+from softrank_ext import DataFacts, SoftRankConfig, SoftRankModel, metrics, model_folder, sample
 from softrank_ext._libraries import uses_reference
 from softrank_ext.evaluation import evaluate
 from softrank_ext.tasks.tsp import (
@@ -189,15 +191,24 @@ def test_batches_of_several_files(files):
     assert describe(one)["training_file"] == files[0]
 
 
-def test_a_run_on_several_files_resumes_to_the_same_weights(files, tmp_path, monkeypatch):
-    def model():
-        torch.manual_seed(0)
-        config = SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "points"})
-        return SoftRankModel(config)
+def test_data_facts_are_those_of_the_training_files(files):
+    sizes = [read_instances(name)[0].shape[1] for name in files]
+    facts = DataFacts("tour", "random", True, (min(sizes), max(sizes)), (0.0, 1.0), "unit square")
+    assert TSP(training_file=files, direction="random").data_facts() == facts
+    assert TSP(test_file=files[0]).data_facts() == replace(facts, direction="file", num_items=None)
 
+
+def tour_model() -> SoftRankModel:
+    """A tiny model of tours, always the same."""
+    torch.manual_seed(0)
+    data = DataFacts("tour", fixed_start=True)
+    return SoftRankModel(SoftRankConfig(16, 24, 2, 1, 1, embedder={"kind": "points"}, data=data))
+
+
+def test_a_run_on_several_files_resumes_to_the_same_weights(files, tmp_path, monkeypatch):
     task = TSP(training_file=files, rotations=True)
     config = TrainConfig(iterations=6, batch_size=2, checkpoint_every=2, warmup=1, prefetch=False)
-    whole = train(model(), task, config, tmp_path / "whole", quiet=True)
+    whole = train(tour_model(), task, config, tmp_path / "whole", quiet=True)
 
     def stop_at_five(self, seed, step, size):
         if step == 5:
@@ -207,21 +218,19 @@ def test_a_run_on_several_files_resumes_to_the_same_weights(files, tmp_path, mon
     batch_of = TSP.training_batch
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(TSP, "training_batch", stop_at_five)
-        train(model(), task, config, tmp_path / "part", quiet=True)
-    resumed = train(model(), TSP(training_file=list(files), rotations=True), config, tmp_path / "part", resume=True,
-                    quiet=True)  # fmt: skip
+        train(tour_model(), task, config, tmp_path / "part", quiet=True)
+    again = TSP(training_file=list(files), rotations=True)
+    resumed = train(tour_model(), again, config, tmp_path / "part", resume=True, quiet=True)
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(weight, resumed.model.state_dict()[name])
     with pytest.raises(ValueError, match=r"has training_file = \[.*\] \(task\), got"):
-        train(model(), TSP(training_file=files[:2], rotations=True), config, tmp_path / "part", resume=True, quiet=True)
+        train(tour_model(), TSP(training_file=files[:2], rotations=True), config, tmp_path / "part", resume=True)
     with pytest.raises(ValueError, match=r"has rotations = True \(task\), got False"):
-        train(model(), TSP(training_file=files), config, tmp_path / "part", resume=True, quiet=True)
+        train(tour_model(), TSP(training_file=files), config, tmp_path / "part", resume=True, quiet=True)
 
 
 def test_a_run_from_before_an_option_resumes_with_its_default(files, tmp_path, monkeypatch):
-    torch.manual_seed(0)
-    sizes = {"heads": 2, "encoder_layers": 1, "decoder_layers": 1, "embedder": {"kind": "points"}}
-    model = SoftRankModel(SoftRankConfig(16, 24, **sizes))
+    model = tour_model()
     config = TrainConfig(iterations=1, batch_size=2)
     train(model, TSP(training_file=files[0]), config, tmp_path, quiet=True)
     tensors, state = model_folder.load_training(tmp_path / "last")
@@ -446,10 +455,7 @@ def test_evaluation_with_symmetries_keeps_the_shortest_of_all_copies(tmp_path, b
     points = torch.rand(5, 7, 2, generator=generator, dtype=torch.float64)
     order = torch.rand(5, 7, generator=generator).argsort(1)
     write_instances(tmp_path / "tsp7.txt", points, order)
-    torch.manual_seed(0)
-    model = SoftRankModel(
-        SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "points"})
-    )
+    model = tour_model()
     task = TSP(test_file=str(tmp_path / "tsp7.txt"))
     settings = {"count": 5, "batch_size": 2, "best_of": best_of, "best_by": "length"}
     row = evaluate(model, task, symmetries=8, **settings)
@@ -461,8 +467,10 @@ def test_evaluation_with_symmetries_keeps_the_shortest_of_all_copies(tmp_path, b
             x, y = (1 - x if copy % 2 else x), (1 - y if copy // 2 % 2 else y)
             moved = torch.stack((y, x) if copy >= 4 else (x, y), 1).float()
             number = (instance * 8 + copy) * best_of
-            drawn = sample(model, moved, first=int(order[instance, 0]), num_samples=best_of, first_sample=number,
-                           decode="greedy").order  # fmt: skip
+            start = pin(int(order[instance, 0]))
+            drawn = sample(
+                model, moved, constraints=start, num_samples=best_of, first_sample=number, decode="greedy", seed=0
+            ).order
             lengths += metrics.tour_length(points[instance].expand(best_of, 7, 2), drawn).tolist()
         shortest.append(min(lengths))
     assert row["metrics"]["length"]["mean"] == pytest.approx(sum(shortest) / 5, abs=1e-9)
