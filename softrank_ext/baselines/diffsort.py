@@ -17,9 +17,8 @@ from softrank_ext.baselines.sorting_networks import NETWORKS, SWAPS, soft_sort
 from softrank_ext.batch import Batch
 from softrank_ext.checks import check_choice, check_integer, check_not_negative, check_positive
 from softrank_ext.choices import Engine
-from softrank_ext.model import EncoderLayer, SoftRankConfig, embed_items, embedder_of
+from softrank_ext.model import EncoderLayer, OnePassModel, SoftRankConfig, embed_items, embedder_of
 from softrank_ext.permutations import arrange, ranks_of
-from softrank_ext.processes import OnePass
 
 _GROUP = 4  # items that the hard term compares at a time
 # The paper's settings of Error-free DiffSort by the number of items: network, steepness, hard_weight.
@@ -77,14 +76,11 @@ class DiffSortConfig:
         check_not_negative("hard_weight", self.hard_weight)
 
 
-class DiffSortModel(nn.Module):
+class DiffSortModel(OnePassModel):
     """A score per item; the order is that of ascending scores. config: `DiffSortConfig`."""
 
     model_type = "diffsort"
     config_type = DiffSortConfig
-    process = OnePass()
-    fixed_start = True
-    decodes_by_pick = False
 
     def __init__(self, config: DiffSortConfig, embedder: nn.Module | None = None) -> None:
         super().__init__()
@@ -106,9 +102,6 @@ class DiffSortModel(nn.Module):
             x = layer(x, attended)
         scores = self.head(x.relu()).reshape(items.shape[:2])
         return scores if mask is None else scores.masked_fill(~mask, 0.0)
-
-    def packed_weights(self) -> None:
-        """None: predictions share nothing beside the weights."""
 
     @torch.no_grad()
     def decode_embedded(

@@ -26,7 +26,7 @@ def demo(
     print(shown.table_of(done.rows))
     print("all right: whole instances; equal items are interchangeable. gap: length above the best tour's.")
     for name in done.missing:
-        print(f"Skipped: no model {name}.")
+        print(f"{name} skipped: no such model.")
     if not any(path.suffix == ".png" for path in done.files):
         print('No pictures, which need matplotlib: pip install "softrank_ext[plots]"')
     print(f"Written to {output}: {', '.join(path.name for path in done.files)}")

@@ -14,7 +14,7 @@ from softrank_ext.model.embedders import (
 from softrank_ext.model.layers import DecoderLayer, EncoderLayer, TimeEmbedder, sine_cosine
 from softrank_ext.model.model import LogProb, SoftRankModel
 from softrank_ext.model.packing import DecoderInputs, PackedWeights
-from softrank_ext.model.protocol import OrderModel
+from softrank_ext.model.protocol import OnePassModel, OrderModel
 from softrank_ext.model.registry import model_class, model_types, register_model
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "LinearEmbedder",
     "LogProb",
     "ModelDistribution",
+    "OnePassModel",
     "OrderModel",
     "PackedWeights",
     "SoftRankConfig",

@@ -33,6 +33,7 @@ from softrank_ext.model.layers import (
     zero_padding,
 )
 from softrank_ext.model.packing import PACKINGS, DecoderInputs, PackedWeights, parameters_of
+from softrank_ext.model.protocol import OrderModel
 from softrank_ext.ops import reference
 from softrank_ext.permutations import arrange, check_slots
 from softrank_ext.processes import Process
@@ -47,7 +48,7 @@ class LogProb(NamedTuple):
     total: Tensor
 
 
-class SoftRankModel(nn.Module):
+class SoftRankModel(OrderModel):
     """Distribution over the orders of an instance given at diffusion time t.
 
     config: `SoftRankConfig`. embedder: a module from items (B, N, ...) to (B, N, D), unless config.embedder names one.

@@ -128,7 +128,6 @@ class _Inputs(NamedTuple):
 
 
 def _inputs_of(model: OrderModel, items: Tensor | np.ndarray, mask: Tensor | np.ndarray | None) -> _Inputs:
-    assert isinstance(model, nn.Module)
     like = next(model.parameters())
     if like.dtype not in (torch.float32, torch.float64):
         raise ValueError(

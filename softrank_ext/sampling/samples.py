@@ -51,8 +51,8 @@ class Samples:
         best = f"{float(self.log_prob.max()):.4g}" if 0 not in self.log_prob.shape else "none"
         padded = "" if self.mask is None else ", padded"
         recorded = "" if self.trajectory is None else f", {len(self.trajectory)} times recorded"
-        draws = " x ".join(map(str, leading)) or "one"
-        return f"Samples({draws} orders of {N} items{padded}, best log_prob {best}, seed {self.seed}{recorded})"
+        draws = f"{' x '.join(map(str, leading))} orders" if leading else "one order"
+        return f"Samples({draws} of {N} items{padded}, best log_prob {best}, seed {self.seed}{recorded})"
 
     def best(self, cost: Callable[[Tensor], Tensor] | None = None) -> "Samples":
         """The sample of lowest cost for each instance, or of highest log_prob: fields without their num_samples.

@@ -69,7 +69,6 @@ def train(
     batch and the evaluations, and the first of them writes. SIGINT (Ctrl-C) or SIGTERM ends the run after the update at
     hand and its checkpoint; a second one ends it at once.
     """
-    assert isinstance(model, nn.Module)
     check_choice("resume", resume, RESUMES)
     if resume is not False and output is None:
         raise ValueError("resume needs the output folder of the run")
@@ -189,7 +188,6 @@ def held_out_loss(model: Model, task: Task, config: TrainConfig) -> tuple[Tensor
 
     The noise is the same at every call, so that two models are compared on the same noisy orders.
     """
-    assert isinstance(model, nn.Module)
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = next(model.parameters()).device
     loss_module = loss_of(model, dataclasses.replace(config, objective="likelihood", draws=1, times="drawn"))

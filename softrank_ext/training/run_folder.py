@@ -42,7 +42,6 @@ class Run:
     def __init__(
         self, model: Model, task: Task, config: TrainConfig, device: torch.device, loss_module: nn.Module
     ) -> None:
-        assert isinstance(model, nn.Module)
         self.model, self.task, self.config = model, task, config
         self.device, self.loss_module = device, loss_module
         self.average = copy.deepcopy(model) if config.ema > 0 else model
