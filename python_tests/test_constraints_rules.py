@@ -17,7 +17,7 @@ from torch import Tensor
 from softrank_ext import Beam, Constraints, Draw, Engine, ops, sample
 from softrank_ext.constraints import ConstraintSettings, Rules, pinned_first, read_constraints, rules_of, settings_of
 from softrank_ext.model import HEADS, DataFacts
-from softrank_ext.ops import reference
+from softrank_ext.ops import constraints as constraint_ops
 from softrank_ext.permutations import arrange, compose, ranks_of
 from softrank_ext.processes import bridge
 
@@ -91,7 +91,7 @@ def test_allowed_picks_are_those_with_a_completion():
         rules = rules_of(constraints, 1, N)
         order = generator.choice(good)
         wanted = [sorted({other[p] for other in good if other[:p] == order[:p]}) for p in range(N)]
-        for picks in (ops.allowed_picks, reference.allowed_picks):
+        for picks in (ops.allowed_picks, ops.allowed_picks_reference):
             assert allowed_by(picks, rules, list(order[:-1]), N) == wanted, (constraints, order)
     assert satisfied > 200 and refused > 60
 
@@ -117,27 +117,30 @@ def test_kernel_equals_reference_on_larger_rows():
         for _ in range(real):
             sofar = torch.tensor([prefix], dtype=torch.int64)
             picks = ops.allowed_picks(sofar, mask, *rules)[0, -1].nonzero()[:, 0].tolist()
-            assert picks == reference.allowed_picks(sofar, mask, *rules)[0, -1].nonzero()[:, 0].tolist(), (trial, own)
+            assert picks == ops.allowed_picks_reference(sofar, mask, *rules)[0, -1].nonzero()[:, 0].tolist(), (
+                trial,
+                own,
+            )
             prefix.append(generator.choice(picks))
         assert keeps(own, [items.index(item) for item in prefix])
 
 
 def test_nothing_is_allowed_after_a_broken_rule():
     rules = rules_of(Constraints(before=[(2, 0)]), 1, 3)
-    for picks in (ops.allowed_picks, reference.allowed_picks):
+    for picks in (ops.allowed_picks, ops.allowed_picks_reference):
         assert allowed_by(picks, rules, [0, 2], 3) == [[1, 2], [], []]
 
 
 def test_a_search_that_would_take_too_long_is_an_error(monkeypatch):
     """Pinned items leave gaps of 10, 11 and 12 places; the groups fill them in few ways or none: bin packing."""
-    monkeypatch.setattr(reference, "MOST_STATES", 50)
+    monkeypatch.setattr(constraint_ops, "MOST_STATES", 50)
     sizes = [4, 6, 5, 6, 3, 4, 5]  # 33 items
     starts = np.cumsum([0, *sizes])
     groups = [range(start, end) for start, end in pairwise(starts)]
     constraints = Constraints(pins={33: 10, 34: 22}, together=groups)
     rules = rules_of(constraints, 1, 35)  # the kernel's limit is far away
     with pytest.raises(RuntimeError, match=r"constraints are too hard to check: the search passed 50 states"):
-        reference.allowed_picks(torch.empty(1, 0, dtype=torch.int64), torch.ones(1, 35, dtype=torch.bool), *rules)
+        ops.allowed_picks_reference(torch.empty(1, 0, dtype=torch.int64), torch.ones(1, 35, dtype=torch.bool), *rules)
 
 
 @pytest.mark.parametrize(
