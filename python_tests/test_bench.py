@@ -165,7 +165,7 @@ def tables(monkeypatch):
     return importlib.import_module("tables")
 
 
-def test_tables_are_made_and_gone_on_with(tables, tmp_path, monkeypatch, capsys):
+def test_tables_are_made_and_resumed(tables, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SOFTRANK_DATA", str(write_mnist(tmp_path / "data")))
     runs, output = tmp_path / "runs", tmp_path / "results"
     words = ["--budget", "0.002", "--batch-size", "2", "--count", "4", "--threads", str(torch.get_num_threads())]
@@ -183,7 +183,7 @@ def test_tables_are_made_and_gone_on_with(tables, tmp_path, monkeypatch, capsys)
     assert rows["DiffSort"]["training"]["schedule"] == "cosine"
     text = (output / "table_sorting.md").read_text()
     assert "| 9 | DiffSort |" in text and "| 0.5555 |" in text and record["note"] in text
-    # A row that is done is not done again; one that was killed goes on from its checkpoint.
+    # A row that is done is not done again; one that was killed is resumed from its checkpoint.
     done, killed = (runs / "sorting" / f"{name}-9" for name in ("DiffSort", "Lehmer-code"))
     before = (done / "result.json").stat().st_mtime_ns
     plan = json.loads((killed / "plan.json").read_text())
