@@ -18,8 +18,7 @@ import report
 import torch
 from timing import resident, timed_together
 
-from softrank_ext import SoftRankConfig, SoftRankModel
-from softrank_ext.ops import reference
+from softrank_ext import SoftRankConfig, SoftRankModel, ops
 
 PARTS = ("speed", "cache", "memory")
 PLACES = 64
@@ -36,6 +35,11 @@ def make_model() -> SoftRankModel:
     return SoftRankModel(SoftRankConfig(embedder={"kind": "linear", "features": 2})).eval()
 
 
+def compiled(decoder: ops.Transformer, inputs: ops.DecoderInputs, choices: ops.Choices) -> object:
+    """`ops.decode_order` without its checks, which read the data."""
+    return torch.ops.softrank_ext.decode_order(*decoder, *inputs, *choices)
+
+
 class Decoding:
     """One batch at one diffusion time: everything that `decode_order` takes, encoded beforehand."""
 
@@ -48,10 +52,9 @@ class Decoding:
         self.order = torch.rand(batch, places, generator=generator).argsort(1)
 
     def run(self, decode: Callable[..., object]) -> Callable[[], object]:
-        """A call of an op or of its reference on this batch."""
-        weights, packed, *tensors = self.inputs
-        config = self.model.config
-        return lambda: decode(weights, packed, config.heads, config.norm_first, *tensors, self.uniform, None, 1.0)
+        """A call of `compiled` or of a reference on this batch."""
+        decoder, choices = self.model.packed_weights().decoder, ops.Choices(uniform=self.uniform)
+        return lambda: decode(decoder, self.inputs, choices)
 
     def teacher_forced(self) -> object:
         """The decoder's and the head's part of `SoftRankModel.scores`, and its log-softmax."""
@@ -72,8 +75,8 @@ def speed_rows(model: SoftRankModel, rounds: int, batches: list[int]) -> list[re
         decoding = Decoding(model, batch, PLACES)
         times = timed_together(
             {
-                "compiled": decoding.run(torch.ops.softrank_ext.decode_order),
-                "eager": decoding.run(reference.decode_order),
+                "compiled": decoding.run(compiled),
+                "eager": decoding.run(ops.decode_order_reference),
                 "teacher-forced": decoding.teacher_forced,
             },
             repeats=rounds,
@@ -105,8 +108,8 @@ def cache_rows(model: SoftRankModel, rounds: int) -> list[report.Row]:
         decoding = Decoding(model, CACHE_BATCH, places)
         times = timed_together(
             {
-                "cached": decoding.run(reference.decode_order),
-                "uncached": decoding.run(reference.decode_order_uncached),
+                "cached": decoding.run(ops.decode_order_reference),
+                "uncached": decoding.run(ops.decode_order_uncached),
             },
             repeats=rounds,
             seconds=1e9,
@@ -128,11 +131,11 @@ def _growth_of_decoding(threads: int, connection: Connection) -> None:
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     model = make_model()
-    Decoding(model, 2, 8).run(torch.ops.softrank_ext.decode_order)()
+    Decoding(model, 2, 8).run(compiled)()
     decoding = Decoding(model, MEMORY_BATCH, MEMORY_PLACES)
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak to what is resident now
     before = resident("VmRSS")
-    decoding.run(torch.ops.softrank_ext.decode_order)()
+    decoding.run(compiled)()
     connection.send(resident("VmHWM") - before)
 
 

@@ -17,7 +17,6 @@ import torch
 from timing import timed_together
 
 from softrank_ext import noise, ops
-from softrank_ext.ops import reference
 from softrank_ext.tasks.tsp import plain_two_opt, two_opt
 
 
@@ -34,7 +33,7 @@ class Case:
 
 def _reflect_case(count: int, required: float) -> Case:
     x = 3 * torch.randn(count)
-    return Case(f"reflect {count:.0e}", required, 8 * count, lambda: ops.reflect(x), lambda: reference.reflect(x))
+    return Case(f"reflect {count:.0e}", required, 8 * count, lambda: ops.reflect(x), lambda: ops.reflect_reference(x))
 
 
 def _decode_chamber_case(B: int, N: int, required: float) -> Case:
@@ -44,7 +43,7 @@ def _decode_chamber_case(B: int, N: int, required: float) -> Case:
         required,
         (4 + 8 + 8) * B * N,
         lambda: ops.decode_chamber(soft_ranks),
-        lambda: reference.decode_chamber(soft_ranks, None),
+        lambda: ops.decode_chamber_reference(soft_ranks, None),
     )
 
 
@@ -56,7 +55,7 @@ def _pick_case(B: int, N: int, required: float) -> Case:
         required,
         (4 + 1) * B * N + (4 + 8 + 4) * B,
         lambda: ops.pick(scores, remaining, uniform),
-        lambda: reference.pick(scores, remaining, uniform),
+        lambda: ops.pick_reference(scores, remaining, uniform),
     )
 
 

@@ -48,7 +48,6 @@ def test_reference_runs_without_libraries_on_purpose(uncompiled):
     code = """
 import torch, softrank_ext
 from softrank_ext import noise
-from softrank_ext.ops import reference
 info = softrank_ext.build_info()
 assert info["kernels"] == "plain-torch reference" and info["cuda_compiled"] is False, info
 assert torch.ops.softrank_ext.cpu_capability() == "plain torch"

@@ -1,170 +1,118 @@
-"""Model types of a user's own: registered, they train, are sampled and evaluated, and their folders load again."""
+"""Model types by name: our own, those registered by the decorator, those that a package names as an entry point."""
 
-import math
+import json
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 
 import pytest
 import torch
 from synthetic_tasks import SortNumbers
-from torch import Tensor, nn
+from testing.scorer import Scorer, make_scorer
+from torch import nn
 
-from softrank_ext import (
-    Beam,
-    Constraints,
-    Engine,
-    SoftRankModel,
-    TrainConfig,
-    evaluate,
-    from_pretrained,
-    ops,
-    register_model,
-    sample,
-    train,
-)
-from softrank_ext.batch import Batch
-from softrank_ext.model import LinearEmbedder, OrderModel, registry
-from softrank_ext.permutations import arrange, ranks_of
-from softrank_ext.processes import OnePass
+from softrank_ext import SoftRankModel, evaluate, model_folder, register_model, sample
+from softrank_ext.baselines.diffsort import DiffSortModel
+from softrank_ext.baselines.factorised import FactorisedModel
+from softrank_ext.model import model_class, model_types, registry
+from softrank_ext.training import TrainConfig, train
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@dataclass(frozen=True)
-class ScorerConfig:
-    d_model: int
-    embedder: dict
-
-
-class Scorer(OrderModel):
-    """Orders by a score per item, or draws from Plackett-Luce; trained by the likelihood of Plackett-Luce."""
-
-    model_type = "test-scorer"
-    config_type = ScorerConfig
-    process = OnePass()
-    fixed_start = True
-    decodes_by_pick = False
-
-    def __init__(self, config: ScorerConfig, embedder: nn.Module | None = None) -> None:
-        super().__init__()
-        self.config = config
-        self.embedder = embedder or LinearEmbedder(config.d_model, config.embedder["features"])
-        self.score = nn.Linear(config.d_model, 1)
-
-    def embed(self, items, mask=None):
-        return self.score(self.embedder(items).relu())
-
-    def packed_weights(self):
-        return None
-
-    def decode_embedded(
-        self, embedded, t, mask=None, choices=ops.Choices(), *, order=None, engine=Engine(), packed_weights=None
-    ):
-        scores = (embedded if order is None else arrange(embedded, order))[..., 0] / choices.temperature
-        if choices.uniform is not None:
-            scores = scores - (-choices.uniform.log()).log()
-        if choices.forced_order is not None:
-            scores = scores.scatter(1, choices.forced_order[:, :1], math.inf)
-        if mask is not None:
-            scores = scores.masked_fill(~mask, -math.inf)
-        work = torch.ones(len(scores), 2, dtype=torch.int64)
-        slots = scores.argsort(dim=1, descending=True, stable=True)
-        return ops.DecodedOrder(slots, torch.full_like(scores, math.nan), work)
-
-    def own_loss(self):
-        return ScorerLoss(self)
-
-    def bytes_per_sample(self, N):
-        return 4 * N * self.config.d_model
-
-
-class ScorerLoss(nn.Module):
-    def __init__(self, model: Scorer) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, batch: Batch, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
-        arranged = self.model.embed(batch.items)[..., 0].gather(1, batch.order)
-        loss = -(arranged - arranged.flip(1).logcumsumexp(1).flip(1)).sum(1).mean()
-        return loss, (loss / batch.order.shape[1]).detach()
-
-
-@pytest.fixture
-def empty(monkeypatch):
-    """No model type is registered, whatever other tests did."""
+@pytest.fixture(autouse=True)
+def nothing_registered(monkeypatch):
     monkeypatch.setattr(registry, "_registered", {})
 
 
 @pytest.fixture
-def model(empty) -> Scorer:
+def entry_point(monkeypatch):
+    """An installed package that names Scorer as its model type."""
+    point = EntryPoint("test-scorer", "testing.scorer:Scorer", registry.ENTRY_POINTS)
+
+    def entry_points(*, group: str) -> tuple[EntryPoint, ...]:
+        assert group == "softrank_ext.models"
+        return (point,)
+
+    monkeypatch.setattr(registry, "entry_points", entry_points)
+
+
+def test_our_own_types():
+    assert model_types() == ["soft-rank", "diffsort", "factorised"]
+    for name, kind in (("soft-rank", SoftRankModel), ("diffsort", DiffSortModel), ("factorised", FactorisedModel)):
+        assert model_class(name) is kind and kind.model_type == name
+
+
+def assert_saved_and_read(folder) -> None:
+    """A scorer goes into a folder and comes back the same."""
+    model, items = make_scorer(), torch.randn(5, 4, 1)
+    model_folder.save_pretrained(model, folder)
+    assert json.loads((folder / "config.json").read_text())["model_type"] == "test-scorer"
+    again = model_folder.from_pretrained(folder)
+    assert isinstance(again, Scorer) and again.config == model.config and not again.training
+    assert torch.equal(sample(again, items, seed=1).order, sample(model, items, seed=1).order)
+
+
+def test_a_type_registered_by_the_decorator_is_saved_and_read(tmp_path):
+    assert register_model(Scorer) is Scorer
+    assert model_types()[-1] == "test-scorer" and model_class("test-scorer") is Scorer
+    assert_saved_and_read(tmp_path)
+
+
+def test_a_type_of_an_entry_point_is_saved_and_read(tmp_path, entry_point):
+    assert model_types()[-1] == "test-scorer" and model_class("test-scorer") is Scorer
+    assert_saved_and_read(tmp_path)
+
+
+def test_a_type_that_nobody_knows_is_told(tmp_path):
+    model_folder.save_pretrained(make_scorer(), tmp_path)
+    message = r"config\.json: model_type must be one of soft-rank, diffsort, factorised, got 'test-scorer'"
+    with pytest.raises(ValueError, match=message):
+        model_folder.from_pretrained(tmp_path)
+
+
+def test_another_class_of_a_known_name_is_refused():
+    @dataclass(frozen=True)
+    class Config:
+        d_model: int = 4
+
+    class Other(nn.Module):
+        model_type = "test-scorer"
+        config_type = Config
+
+    class Ours(nn.Module):
+        model_type = "soft-rank"
+        config_type = Config
+
     register_model(Scorer)
-    torch.manual_seed(1)
-    return Scorer(ScorerConfig(8, {"kind": "linear", "features": 1}))
+    register_model(Scorer)  # a cell of a notebook that runs twice
+    with pytest.raises(ValueError, match="model_type 'test-scorer' of Other must be new, another class has it"):
+        register_model(Other)
+    with pytest.raises(ValueError, match="model_type 'soft-rank' of Ours must be new, another class has it"):
+        register_model(Ours)
 
 
-def test_trains_evaluates_saves_and_resumes(model, tmp_path):
+def test_a_class_without_names_is_refused():
+    class Nameless(nn.Module):
+        config_type = dict
+
+    class Formless(nn.Module):
+        model_type = "formless"
+
+    for kind in (Nameless, Formless):
+        with pytest.raises(TypeError, match=rf"{kind.__name__} must have a model_type \(a name\) and a config_type"):
+            register_model(kind)
+
+
+def test_a_registered_type_trains_evaluates_saves_and_resumes(tmp_path):
+    register_model(Scorer)
     task = SortNumbers(5)
     config = TrainConfig(iterations=60, batch_size=32, learning_rate=0.1, warmup=0, evaluate_every=60, ema=0.5)
-    result = train(model, task, config, tmp_path, quiet=True)
+    result = train(make_scorer(), task, config, tmp_path, quiet=True)
     assert result.metrics["accuracy"] > 0.9
-    saved = from_pretrained(tmp_path / "last")
+    saved = model_folder.from_pretrained(tmp_path / "last")
     assert isinstance(saved, Scorer) and not saved.training
     row = evaluate(saved, task, count=200)
     assert row["metrics"]["accuracy"]["mean"] > 0.9 and row["steps"] == 1
-    assert train(model, task, config, tmp_path, resume=True, quiet=True).is_finished
-    with pytest.raises(ValueError, match=r"holds a test-scorer model: use softrank_ext\.from_pretrained"):
+    assert train(make_scorer(), task, config, tmp_path, resume=True, quiet=True).is_finished
+    with pytest.raises(ValueError, match=r"holds a test-scorer model: use .*from_pretrained"):
         SoftRankModel.from_pretrained(tmp_path / "last")
-
-
-def test_samples(model):
-    items = torch.randn(5, 4, 1)
-    drawn = sample(model, items, num_samples=300, seed=1)
-    assert drawn.order.shape == (5, 300, 4)
-    assert torch.equal(drawn.ranks, ranks_of(drawn.order))
-    assert len(drawn.order[0].unique(dim=0)) > 5
-    assert torch.equal(sample(model, items[2:3], num_samples=300, seed=1, first_sample=600).order, drawn.order[2:3])
-    assert torch.equal(sample(model, items, num_samples=300, seed=1, engine=Engine(max_memory=1)).order, drawn.order)
-    greedy = sample(model, items, decode="greedy", constraints=Constraints(pins={3: 0}))
-    assert bool((greedy.order[..., 0] == 3).all())
-    assert int(drawn.passes.max()) == 1 and sample(model, items[0].numpy()).order.shape == (1, 4)
-    mask = torch.tensor([True, False, True, True]).expand(5, 4)
-    assert bool((sample(model, items, mask=mask).order[..., 3] == 1).all())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"steps": 5}, "steps of this model must be its own 1, or None, got 5"),
-        ({"decode": Beam(3)}, "decode must not be Beam"),
-    ],
-)
-def test_says_what_a_model_of_one_pass_cannot_do(model, options, message):
-    with pytest.raises(ValueError, match=message):
-        sample(model, torch.randn(2, 4, 1), **options)
-
-
-def test_registering(empty):
-    assert registry.model_types() == ["soft-rank", "diffsort", "factorised"]
-    assert registry.model_class("soft-rank") is SoftRankModel
-    with pytest.raises(
-        ValueError, match="model_type must be one of soft-rank, diffsort, factorised, got 'test-scorer'"
-    ):
-        registry.model_class("test-scorer")
-    assert register_model(Scorer) is Scorer and register_model(Scorer) is Scorer  # a notebook's cell, run twice
-    assert registry.model_class("test-scorer") is Scorer
-    for kind, message in (
-        (type("Other", (), {"model_type": "test-scorer", "config_type": ScorerConfig}), "must be new, another class"),
-        (
-            type("Own", (), {"model_type": "soft-rank", "config_type": ScorerConfig}),
-            "must be new, another class has it",
-        ),
-    ):
-        with pytest.raises(ValueError, match=message):
-            register_model(kind)
-    with pytest.raises(TypeError, match="Nameless must have a model_type"):
-        register_model(type("Nameless", (), {}))
-
-
-def test_entry_points(empty, monkeypatch):
-    point = EntryPoint("test-scorer", f"{__name__}:Scorer", registry.ENTRY_POINTS)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == registry.ENTRY_POINTS else [])
-    assert registry.model_types()[-1] == "test-scorer"
-    assert registry.model_class("test-scorer").model_type == "test-scorer"

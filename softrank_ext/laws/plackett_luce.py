@@ -83,7 +83,7 @@ class GeneralizedPlackettLuce(OrderDistribution):
         uniform, N = self._checked_uniform(uniform), self.event_shape[0]
         scores = self.scores.detach().double().expand(*uniform.shape, N).reshape(-1, N, N)
         mask = self.mask.expand(uniform.shape).reshape(-1, N)
-        order, _ = ops.decode_scores(scores, mask, uniform=uniform.reshape(-1, N))
+        order, _ = ops.decode_scores(scores, mask, ops.Choices(uniform=uniform.reshape(-1, N)))
         return order.reshape(uniform.shape)
 
     def entropy(self) -> Tensor:

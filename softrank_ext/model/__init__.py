@@ -13,7 +13,7 @@ from softrank_ext.model.embedders import (
 )
 from softrank_ext.model.layers import DecoderLayer, EncoderLayer, TimeEmbedder, sine_cosine
 from softrank_ext.model.model import LogProb, SoftRankModel
-from softrank_ext.model.packing import DecoderInputs, PackedWeights
+from softrank_ext.model.packing import PackedWeights
 from softrank_ext.model.protocol import OnePassModel, OrderModel
 from softrank_ext.model.registry import model_class, model_types, register_model
 
@@ -24,7 +24,6 @@ __all__ = [
     "PRESETS",
     "TIMES",
     "DataFacts",
-    "DecoderInputs",
     "DecoderLayer",
     "EncoderLayer",
     "LearnedEmbedder",

@@ -96,7 +96,7 @@ def _initialize(layer: nn.Module) -> None:
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each added to its input.
 
-    Its parameters, in the order they are made here, are those of `reference.EncoderLayerWeights`.
+    Its submodules are the parts of `ops.LAYER_PARTS["encoder"]`.
     """
 
     def __init__(self, d_model: int, feed_forward: int, heads: int, dropout: float, norm_first: bool) -> None:
@@ -128,7 +128,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention, attention to the encoder's output and feed-forward, each added to its input.
 
-    Its parameters, in the order they are made here, are those of `reference.DecoderLayerWeights`.
+    Its submodules are the parts of `ops.LAYER_PARTS["decoder"]`.
     """
 
     def __init__(self, d_model: int, feed_forward: int, heads: int, dropout: float, norm_first: bool) -> None:

@@ -12,7 +12,7 @@ A pick is allowed only if some completion keeps every rule, so decoding never re
   the item matched to the next place reach exactly the items that may stand there.
 - pairs together with forbidden places inside a window, and groups together with pins or forbidden places (which is
   bin packing): no polynomial test is known to us. The tests above prune a depth-first search that remembers which sets
-  of placed items can be completed. It is exact; after `reference.MOST_STATES` sets per row and call it raises
+  of placed items can be completed. It is exact; after `ops.MOST_STATES` sets per row and call it raises
   RuntimeError instead of guessing.
 
 Two laws (`Constraints.law`):
@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext.checks import check_bool, check_choice, check_integer
-from softrank_ext.constraint_rows import Row, RowArrays, arrays_of
+from softrank_ext.constraints.rows import Row, RowArrays, arrays_of
 from softrank_ext.permutations import arrange
 
 LAWS = ("prefix", "conditioned")
