@@ -474,9 +474,9 @@ def test_samples_reject_wrong_arguments(make_model):
 def test_bad_rules_for_ops():
     mask = torch.ones(2, 3, dtype=torch.bool)
     prefix = torch.empty(2, 0, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"before must be \(2, 3, 3\) bool, got \(2, 3\) bool"):
+    with pytest.raises(ValueError, match=r"before must be a \(2, 3, 3\) tensor of bool, got \(2, 3\) bool"):
         ops.allowed_picks(prefix, mask, before=mask)
-    with pytest.raises(ValueError, match=r"group must be \(2, 3\) int64, got \(2, 3\) bool"):
+    with pytest.raises(ValueError, match=r"group must be a \(2, 3\) tensor of int64, got \(2, 3\) bool"):
         ops.allowed_picks(prefix, mask, group=mask)
     with pytest.raises(ValueError, match=r"prefix must hold slots from 0 to 2"):
         ops.allowed_picks(torch.tensor([[0], [3]]), mask)
