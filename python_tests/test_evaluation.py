@@ -87,6 +87,8 @@ def test_what_is_fixed_at_place_0_stands_there(model, fixed_start):
     batch = next(iter(SortNumbers(4, first=True).test_batches(20, 20)))
     order = sample(model, batch.items, constraints=pin(batch.first)).order[:, 0]
     assert torch.equal(order[:, 0], batch.first)
+    item = evaluate(model, FirstItem(4, first=True), count=20, decode="sample")["metrics"]["item"]["mean"]
+    assert item == pytest.approx(float(batch.first.double().mean()))
 
 
 def test_padding_is_not_scored(model):
