@@ -206,6 +206,7 @@ class Ready(torch.nn.Module):
     item_ndim = 1
 
     def forward(self, items: torch.Tensor) -> torch.Tensor:
+        """The items as they are."""
         return items
 
 
