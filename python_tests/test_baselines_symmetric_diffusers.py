@@ -84,8 +84,9 @@ class TestVisitedTimes:
 def test_every_cell_learns_eight_instances_by_heart(process, head):
     task = SortNumbers(4, instances=8)
     model = small_model(PROCESSES[process], head, d_model=32, feed_forward=64, heads=4)
+    iterations, rate = (150, 6e-3) if head == "linear" else (75, 8e-3)  # measured: the others have all by then
     config = TrainConfig(
-        iterations=150, batch_size=8, draws=4, times="all", learning_rate=6e-3, warmup=10, ema=0, prefetch=False
+        iterations=iterations, batch_size=8, draws=4, times="all", learning_rate=rate, warmup=10, ema=0, prefetch=False
     )
     train(model, task, config, quiet=True)
     row = evaluate(model, task, count=8)
