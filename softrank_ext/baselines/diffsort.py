@@ -84,7 +84,7 @@ class DiffSortModel(OnePassModel):
 
     def __init__(self, config: DiffSortConfig, embedder: nn.Module | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config: DiffSortConfig = config
         self.embedder = embedder_of(config, embedder)
         self.encoder_layers = nn.ModuleList(
             EncoderLayer(config.d_model, config.feed_forward, config.heads, config.dropout, norm_first=False)
@@ -100,7 +100,7 @@ class DiffSortModel(OnePassModel):
         attended = None if mask is None else mask.reshape(x.shape[:2])[:, None, None]
         for layer in self.encoder_layers:
             x = layer(x, attended)
-        scores = self.head(x.relu()).reshape(items.shape[:2])
+        scores: Tensor = self.head(x.relu()).reshape(items.shape[:2])
         return scores if mask is None else scores.masked_fill(~mask, 0.0)
 
     @torch.no_grad()

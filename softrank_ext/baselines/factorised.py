@@ -99,7 +99,7 @@ class FactorisedModel(OnePassModel):
 
     def __init__(self, config: FactorisedConfig, embedder: nn.Module | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config: FactorisedConfig = config
         self.encoder = SoftRankModel(config.encoder(), embedder)
         self.head = nn.Linear(config.d_model, config.max_items)
 
@@ -185,7 +185,7 @@ class FactorisedModel(OnePassModel):
         positions = torch.arange(N, device=embedded.device)
         mask = None if slots.counts is None else positions < slots.counts
         memory = self.encoder.encode(embedded, 1.0, mask)
-        scores = self.head(memory)[..., :N]
+        scores: Tensor = self.head(memory)[..., :N]
         return scores.masked_fill(~_allowed(self.config.code, positions, slots), -torch.inf)
 
 

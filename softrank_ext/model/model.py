@@ -60,7 +60,7 @@ class SoftRankModel(OrderModel):
 
     def __init__(self, config: SoftRankConfig, embedder: nn.Module | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config: SoftRankConfig = config
         D = config.d_model
         sizes = (D, config.feed_forward, config.heads, config.dropout, config.norm_first)
         self.embedder = embedder_of(config, embedder)
@@ -138,7 +138,8 @@ class SoftRankModel(OrderModel):
             return self._gpl_scores(embedded, t, mask)
         memory = self.encode(embedded, t, mask)
         if self.config.head == "pl":
-            return self.head(memory)[..., 0][:, None].expand(-1, embedded.shape[1], -1)  # (B, place, slot)
+            scores: Tensor = self.head(memory)[..., 0][:, None].expand(-1, embedded.shape[1], -1)  # (B, place, slot)
+            return scores
         B, N, D = embedded.shape
         last_picks = arrange(embedded, order)[:, :-1]
         inputs = torch.cat((self.start.expand(B, 1, D), last_picks), 1)  # (B, place, D)
@@ -147,7 +148,8 @@ class SoftRankModel(OrderModel):
         for layer in self.decoder_layers:
             x = layer(x, memory, attended)
         head_keys, head_bias = self.head(memory, self._positions(embedded, mask))
-        return self.decoder_norm(x) @ head_keys.transpose(1, 2) + head_bias[:, None]  # (B, place, slot)
+        scores = self.decoder_norm(x) @ head_keys.transpose(1, 2) + head_bias[:, None]  # (B, place, slot)
+        return scores
 
     def log_prob(
         self,
@@ -300,7 +302,8 @@ class SoftRankModel(OrderModel):
         for layer in self.encoder_layers:
             x = layer(x, attended)
         slots, stages = self.encoder_norm(x).chunk(2, 1)
-        return stages @ slots.transpose(1, 2)  # (B, place, slot)
+        scores: Tensor = stages @ slots.transpose(1, 2)  # (B, place, slot)
+        return scores
 
     def _embedded(self, items: Tensor, mask: Tensor | None, is_embedded: bool) -> Tensor:
         if not is_embedded:
@@ -352,7 +355,8 @@ class SoftRankModel(OrderModel):
             raise ValueError(f"t must be a number or ({like.shape[0]},), got {time.shape[0]} numbers")
         if not torch.compiler.is_compiling() and not bool(((time >= 0) & (time <= 1)).all()):
             raise ValueError(f"t must be in [0, 1], got {t}")
-        return self.time_embedder(time * scale)[:, None]
+        vectors: Tensor = self.time_embedder(time * scale)[:, None]
+        return vectors
 
     def _positions(self, embedded: Tensor, mask: Tensor | None) -> Tensor:
         """Position of each slot among its row's real slots, (B, N), or (1, N) without a mask."""
