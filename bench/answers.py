@@ -17,7 +17,7 @@ from torch import Tensor
 
 from softrank_ext import SoftRankConfig, SoftRankModel, answers, log_likelihood, sample
 from softrank_ext.laws import PlackettLuce
-from softrank_ext.show import plots
+from softrank_ext.show import plot_calibration, plot_pairwise, plot_rank_interval, plot_top_k, save_figure
 from softrank_ext.tasks.own import Own
 from softrank_ext.training import TrainConfig, train
 
@@ -27,6 +27,7 @@ TOP, LEVEL, SAMPLES = 3, 0.9, 500
 
 
 def law_of(qualities: Tensor) -> PlackettLuce:
+    """The law that ballots are drawn from."""
     return PlackettLuce(6 * qualities[..., 0])
 
 
@@ -51,7 +52,7 @@ def main() -> None:
     arguments = parser.parse_args()
     fix_threads(2)
     model, qualities, ballots = trained_model(arguments.iterations)
-    samples = sample(model, qualities, num_samples=SAMPLES)
+    samples = sample(model, qualities, num_samples=SAMPLES, seed=0)
     law = law_of(qualities)
     exact = PlackettLuce(law.scores[0])
     orders = exact.enumerate_support()
@@ -79,13 +80,11 @@ def main() -> None:
 
     figure = Figure(figsize=(11, 8.5), layout="constrained")
     (upper_left, upper_right), (lower_left, lower_right) = figure.subplots(2, 2)
-    plots.plot_pairwise(before.value, best.order, axes=upper_left)
-    plots.plot_top_k(top.value, top.standard_error, best.order, TOP, exact=exact_top, axes=upper_right)
-    plots.plot_rank_interval(*interval, best.order, LEVEL, axes=lower_left)
-    plots.plot_calibration(
-        checked.predicted, checked.observed, checked.standard_error, checked.expected_error, axes=lower_right
-    )
-    plots.save_figure(figure, arguments.output)
+    plot_pairwise(before, best, axes=upper_left)
+    plot_top_k(top, best, exact=exact_top, axes=upper_right)
+    plot_rank_interval(interval, best, level=LEVEL, axes=lower_left)
+    plot_calibration(checked, axes=lower_right)
+    save_figure(figure, arguments.output)
 
 
 if __name__ == "__main__":

@@ -3,20 +3,23 @@
     python bench/constraints.py [--parts speed violations] [--samples 100000] [--json] [--compare FILE]
 
 - speed: `sample` with 50 random order pairs against without, at N 50 and batch 64, in turns in one run (random weights:
-  d 128, ff 512, 8 heads, 3 + 4 layers), for one set of pairs and for a set per instance; windows, forbidden places and
-  groups beside it.
+  d 128, ff 512, 8 heads, 3 + 4 layers), for one set of pairs and for a set per instance; also windows, forbidden
+  places and groups.
 - violations: samples of a small random model under random pairs, pins, forbidden places and groups, a set of rules per
   instance, N 5 to 50; every rule is checked on every sample. The ratio of that row is the number broken.
 """
 
 import random
 import sys
+from functools import partial
+from typing import Any
 
 import report
 import torch
 from timing import timed_together
 
 from softrank_ext import Constraints, SoftRankConfig, SoftRankModel, sample
+from softrank_ext.constraints import Constraining
 
 PARTS = ("speed", "violations")
 ITEMS, BATCH, PAIRS, ALLOWED_RATIO = 50, 64, 50, 1.5
@@ -42,21 +45,23 @@ def random_constraints(
 def broken_rules(constraints: Constraints, order: list[int]) -> int:
     """How many rules an order of all items breaks."""
     place = {item: place for place, item in enumerate(order)}
+    pairs: Any = constraints.before  # a tuple of pairs, however they were given
     spans = [[place[item] for item in group] for group in constraints.together]
     return (
-        sum(place[a] >= place[b] for a, b in constraints.before)
+        sum(place[a] >= place[b] for a, b in pairs)
         + sum(place[item] != pinned for item, pinned in constraints.pins.items())
         + sum(place[item] == banned for item, banned in constraints.forbidden)
         + sum(max(span) - min(span) != len(span) - 1 for span in spans)
     )
 
 
-def speed_rows(rounds: int) -> list[dict]:
+def speed_rows(rounds: int) -> list[report.Row]:
+    """What sets of rules cost, each against the same call without."""
     torch.manual_seed(0)
     model = SoftRankModel(SoftRankConfig(embedder={"kind": "linear", "features": 2})).eval()
     items = torch.rand(BATCH, ITEMS, 2)
     generator = random.Random(0)
-    sets = {
+    sets: dict[str, Constraining] = {
         f"{PAIRS} pairs": random_constraints(ITEMS, generator, pairs=PAIRS),
         f"{PAIRS} pairs, a set per instance": [random_constraints(ITEMS, generator, pairs=PAIRS) for _ in range(BATCH)],
         f"{PAIRS} pairs and 5 pins": random_constraints(ITEMS, generator, pairs=PAIRS, pins=5),
@@ -64,9 +69,8 @@ def speed_rows(rounds: int) -> list[dict]:
         f"{PAIRS} pairs and 5 groups": random_constraints(ITEMS, generator, pairs=PAIRS, groups=5),
         f"{PAIRS} pairs and 100 forbidden places": random_constraints(ITEMS, generator, pairs=PAIRS, forbidden=100),
     }
-    calls = {"without": lambda: sample(model, items)}
-    for name, constraints in sets.items():
-        calls[name] = lambda constraints=constraints: sample(model, items, constraints=constraints)
+    calls = {name: partial(sample, model, items, constraints=rules, seed=0) for name, rules in sets.items()}
+    calls["without"] = partial(sample, model, items, seed=0)
     times = timed_together(calls, repeats=rounds, seconds=1e9)
     return [
         {
@@ -81,7 +85,8 @@ def speed_rows(rounds: int) -> list[dict]:
     ]
 
 
-def violation_row(samples: int) -> dict:
+def violation_row(samples: int) -> report.Row:
+    """How many rules that many samples break."""
     torch.manual_seed(1)
     model = SoftRankModel(
         SoftRankConfig(
@@ -110,7 +115,8 @@ def violation_row(samples: int) -> dict:
     return {"name": f"{done} samples, N {SIZES[0]} to {SIZES[-1]}: rules broken", "ratio": broken, "allowed": 0.0}
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[report.Row]) -> str:
+    """Rows as aligned text."""
     lines = [("what: ours, other", "ours", "other", "ratio", "wanted", "")]
     for row in rows:
         cells = [f"{row[side]:.1f} ms" if side in row else "-" for side in ("ours_ms", "other_ms")]

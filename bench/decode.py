@@ -11,14 +11,14 @@
 import multiprocessing
 import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import report
 import torch
 from timing import resident, timed_together
 
-from softrank_ext import SoftRankConfig, SoftRankModel
-from softrank_ext.ops import reference
+from softrank_ext import SoftRankConfig, SoftRankModel, ops
 
 PARTS = ("speed", "cache", "memory")
 PLACES = 64
@@ -30,8 +30,14 @@ MEMORY_BATCH, MEMORY_PLACES, MEMORY_ALLOWED = 256, 200, 1.3
 
 
 def make_model() -> SoftRankModel:
+    """A model of the default size with random weights."""
     torch.manual_seed(0)
     return SoftRankModel(SoftRankConfig(embedder={"kind": "linear", "features": 2})).eval()
+
+
+def compiled(decoder: ops.Transformer, inputs: ops.DecoderInputs, choices: ops.Choices) -> object:
+    """`ops.decode_order` without its checks, which read the data."""
+    return torch.ops.softrank_ext.decode_order(*decoder, *inputs, *choices)
 
 
 class Decoding:
@@ -45,10 +51,10 @@ class Decoding:
         self.uniform = torch.rand(batch, places, generator=generator)
         self.order = torch.rand(batch, places, generator=generator).argsort(1)
 
-    def run(self, decode: Callable) -> Callable[[], object]:
-        weights, packed, *tensors = self.inputs
-        config = self.model.config
-        return lambda: decode(weights, packed, config.heads, config.norm_first, *tensors, self.uniform, None, 1.0)
+    def run(self, decode: Callable[..., object]) -> Callable[[], object]:
+        """A call of `compiled` or of a reference on this batch."""
+        decoder, choices = self.model.packed_weights().decoder, ops.Choices(uniform=self.uniform)
+        return lambda: decode(decoder, self.inputs, choices)
 
     def teacher_forced(self) -> object:
         """The decoder's and the head's part of `SoftRankModel.scores`, and its log-softmax."""
@@ -61,15 +67,16 @@ class Decoding:
         return scores.log_softmax(2)
 
 
-def speed_rows(model: SoftRankModel, rounds: int, batches: list[int]) -> list[dict]:
-    rows = []
+def speed_rows(model: SoftRankModel, rounds: int, batches: list[int]) -> list[report.Row]:
+    """Compiled against eager with caches, and against a teacher-forced pass."""
+    rows: list[report.Row] = []
     for batch in batches:
         required = SPEED[batch]
         decoding = Decoding(model, batch, PLACES)
         times = timed_together(
             {
-                "compiled": decoding.run(torch.ops.softrank_ext.decode_order),
-                "eager": decoding.run(reference.decode_order),
+                "compiled": decoding.run(compiled),
+                "eager": decoding.run(ops.decode_order_reference),
                 "teacher-forced": decoding.teacher_forced,
             },
             repeats=rounds,
@@ -94,14 +101,15 @@ def speed_rows(model: SoftRankModel, rounds: int, batches: list[int]) -> list[di
     return rows
 
 
-def cache_rows(model: SoftRankModel, rounds: int) -> list[dict]:
-    rows = []
+def cache_rows(model: SoftRankModel, rounds: int) -> list[report.Row]:
+    """Eager PyTorch with caches against without."""
+    rows: list[report.Row] = []
     for places, required in CACHE.items():
         decoding = Decoding(model, CACHE_BATCH, places)
         times = timed_together(
             {
-                "cached": decoding.run(reference.decode_order),
-                "uncached": decoding.run(reference.decode_order_uncached),
+                "cached": decoding.run(ops.decode_order_reference),
+                "uncached": decoding.run(ops.decode_order_uncached),
             },
             repeats=rounds,
             seconds=1e9,
@@ -119,19 +127,19 @@ def cache_rows(model: SoftRankModel, rounds: int) -> list[dict]:
     return rows
 
 
-def _growth_of_decoding(threads: int, connection) -> None:
+def _growth_of_decoding(threads: int, connection: Connection) -> None:
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
     model = make_model()
-    Decoding(model, 2, 8).run(torch.ops.softrank_ext.decode_order)()
+    Decoding(model, 2, 8).run(compiled)()
     decoding = Decoding(model, MEMORY_BATCH, MEMORY_PLACES)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is resident now
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to what is resident now
     before = resident("VmRSS")
-    decoding.run(torch.ops.softrank_ext.decode_order)()
+    decoding.run(compiled)()
     connection.send(resident("VmHWM") - before)
 
 
-def memory_row(model: SoftRankModel, threads: int) -> dict:
+def memory_row(model: SoftRankModel, threads: int) -> report.Row:
     """Growth of the peak of a fresh process, over the bytes of keys and values of prefix and memory of all rows."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
@@ -150,7 +158,8 @@ def memory_row(model: SoftRankModel, threads: int) -> dict:
     }
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[report.Row]) -> str:
+    """Rows as aligned text."""
     lines = [("what: ours, other", "ours", "other", "ratio", "wanted", "")]
     for row in rows:
         unit = "mb" if "ours_mb" in row else "ms"
@@ -170,7 +179,7 @@ def main() -> int:
     about = report.begin(args)
     torch.set_grad_enabled(False)
     model = make_model()
-    rows = []
+    rows: list[report.Row] = []
     if "speed" in args.parts:
         rows += speed_rows(model, args.rounds, args.batches)
     if "cache" in args.parts:

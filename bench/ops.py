@@ -17,7 +17,6 @@ import torch
 from timing import timed_together
 
 from softrank_ext import noise, ops
-from softrank_ext.ops import reference
 from softrank_ext.tasks.tsp import plain_two_opt, two_opt
 
 
@@ -34,7 +33,7 @@ class Case:
 
 def _reflect_case(count: int, required: float) -> Case:
     x = 3 * torch.randn(count)
-    return Case(f"reflect {count:.0e}", required, 8 * count, lambda: ops.reflect(x), lambda: reference.reflect(x))
+    return Case(f"reflect {count:.0e}", required, 8 * count, lambda: ops.reflect(x), lambda: ops.reflect_reference(x))
 
 
 def _decode_chamber_case(B: int, N: int, required: float) -> Case:
@@ -44,7 +43,7 @@ def _decode_chamber_case(B: int, N: int, required: float) -> Case:
         required,
         (4 + 8 + 8) * B * N,
         lambda: ops.decode_chamber(soft_ranks),
-        lambda: reference.decode_chamber(soft_ranks, None),
+        lambda: ops.decode_chamber_reference(soft_ranks, None),
     )
 
 
@@ -56,7 +55,7 @@ def _pick_case(B: int, N: int, required: float) -> Case:
         required,
         (4 + 1) * B * N + (4 + 8 + 4) * B,
         lambda: ops.pick(scores, remaining, uniform),
-        lambda: reference.pick(scores, remaining, uniform),
+        lambda: ops.pick_reference(scores, remaining, uniform),
     )
 
 
@@ -73,6 +72,7 @@ def _two_opt_case(B: int, N: int, required: float) -> Case:
 
 
 def cases() -> list[Case]:
+    """What is measured."""
     torch.manual_seed(0)
     samples, pieces = torch.arange(1000), 1000
     one_sample, count = torch.arange(1), 1_000_000
@@ -111,7 +111,7 @@ def cases() -> list[Case]:
     ]
 
 
-def measure(case: Case, repeats: int, seconds: float) -> dict[str, object]:
+def measure(case: Case, repeats: int, seconds: float) -> report.Row:
     """Times and ratio of a case, and the bandwidth reached beside that of a copy of as many bytes."""
     source = torch.empty(max(1, case.moved // 2), dtype=torch.uint8)
     calls = {"ours": case.ours, "plain": case.plain, "copy": source.clone}
@@ -131,7 +131,8 @@ def measure(case: Case, repeats: int, seconds: float) -> dict[str, object]:
     }
 
 
-def table(rows: list[dict]) -> str:
+def table(rows: list[report.Row]) -> str:
+    """Rows as aligned text."""
     header = ("op", "ours us", "median", "spread", "torch us", "ratio", "needed", "GB/s", "copy GB/s", "")
     lines = [header]
     for row in rows:

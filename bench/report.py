@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, a table, one JSON line, and the comparison with an earlier run.
+"""What the benches share: options, tables, one JSON line, and the comparison with an earlier run.
 
 A row is a dict with `name`; a row with `ratio` may have `required` (the ratio must reach it) or `allowed` (the ratio
 must not pass it). `--compare FILE` exits 1 if a required ratio fell by more than `--tolerance`.
@@ -7,16 +7,19 @@ must not pass it). `--compare FILE` exits 1 if a required ratio fell by more tha
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from timing import fix_threads, machine
 
 import softrank_ext
 
+Row = dict[str, Any]
+
 
 def options(description: str) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """The options that every bench has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="print the JSON line only")
@@ -32,16 +35,16 @@ def begin(args: argparse.Namespace) -> dict[str, object]:
     return machine() | {"cpu_capability": softrank_ext.build_info().get("cpu_capability", "plain torch")}
 
 
-def verdict(row: dict) -> str:
+def verdict(row: Row) -> str:
     """ "ok", "TOO SLOW", or nothing where no ratio is asked for."""
     if row.get("required") is None and row.get("allowed") is None:
         return ""
     return "ok" if _passes(row) else "TOO SLOW"
 
 
-def _passes(row: dict) -> bool:
+def _passes(row: Row) -> bool:
     required, allowed = row.get("required"), row.get("allowed")
-    return (required is None or row["ratio"] >= required) and (allowed is None or row["ratio"] <= allowed)
+    return bool((required is None or row["ratio"] >= required) and (allowed is None or row["ratio"] <= allowed))
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
@@ -57,7 +60,13 @@ def table(lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-def regressions(rows: list[dict], before: list[dict], tolerance: float) -> list[str]:
+def markdown_table(header: Sequence[object], rows: Iterable[Sequence[object]], numbers_from: int = 1) -> list[str]:
+    """Lines of a Markdown table; columns from `numbers_from` on are aligned to the right."""
+    rule = ["---" if column < numbers_from else "---:" for column in range(len(header))]
+    return [f"| {' | '.join(map(str, line))} |" for line in (header, rule, *rows)]
+
+
+def regressions(rows: list[Row], before: list[Row], tolerance: float) -> list[str]:
     """Lines about required ratios that fell by more than `tolerance` (a share) since `before`."""
     old = {row["name"]: row["ratio"] for row in before if "ratio" in row}
     return [
@@ -67,7 +76,7 @@ def regressions(rows: list[dict], before: list[dict], tolerance: float) -> list[
     ]
 
 
-def finish(args: argparse.Namespace, about: dict[str, object], rows: list[dict], text: str) -> int:
+def finish(args: argparse.Namespace, about: dict[str, object], rows: list[Row], text: str) -> int:
     """Print the table (unless --json) and the JSON line, compare; returns the exit code."""
     if not args.json:
         print(", ".join(f"{key} {value}" for key, value in about.items()))

@@ -14,37 +14,36 @@
 
 All have width 128, 8 heads, feed-forward 512. pointer-cGPL is trained: the bundled jigsaw model of the size where there
 is one and CIFAR-10 is at hand, else a model that this script trains for a minute or two to sort numbers, each
-seen as a vector of waves as long as a patch has pixels. It is kept in `--models`; a training that was stopped goes
-on. The other models are random: their time does not depend on their weights.
+seen as a vector of waves as long as a patch has pixels. It is kept in `--models`; a training that was stopped is
+resumed. The other models are random: their time does not depend on their weights.
 """
 
 import argparse
 import math
 import multiprocessing
 import sys
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import report
 import torch
 from timing import fix_threads, resident, timed, timed_once, timed_together
 from tqdm import tqdm
+from waves import GRIDS, STEPS, SortWaves, config_of, trained_model
 
-from softrank_ext import Samples, SoftRankConfig, SoftRankModel, metrics, model_folder, sample
+from softrank_ext import Engine, Riffle, Samples, SoftRankConfig, SoftRankModel, sample
 from softrank_ext.baselines.symmetric_diffusers import model_settings, visited_times
-from softrank_ext.batch import Batch
 from softrank_ext.tasks.jigsaw import Jigsaw
-from softrank_ext.training import TrainConfig, train
 
 PARTS = ("table", "speed", "growth")
-GRIDS = {3: 10, 4: 8, 8: 4}  # patches per side: pixels per patch side
-STEPS = 5
 BASELINE = "SymmetricDiffusers (GPL)"
 POINTER = "pointer-cGPL"
-EAGER = {"compiled": False, "speculative": False}
-DECODER_MODES = {"no cache": {**EAGER, "cache": False}, "cache": EAGER, "compiled": {}}
+EAGER = Engine(compiled=False, speculative=False)
+DECODER_MODES = {"no cache": replace(EAGER, cache=False), "cache": EAGER, "compiled": Engine()}
+SEQUENTIAL = Engine(speculative=False)
 # The paper's seconds for 10,000 samples on one H100 (its table of wall-clock inference time).
 PAPER = {
     (BASELINE, "one pass"): {3: 28.0, 4: 21.6, 8: 36.3},
@@ -60,91 +59,31 @@ GROWTH_PLACES, GROWTH_BATCH, GROWTH_ALLOWED = (50, 100, 200, 400), 4, 2.1
 LARGE_PLACES = 1000
 
 
-@dataclass(frozen=True)
-class SortWaves:
-    """Numbers in [0, 1) in random order, each seen as (features,) cosines; the right order is ascending."""
-
-    num_items: int
-    features: int
-    name = "waves"
-
-    def embedder(self) -> dict[str, object]:
-        return {"kind": "linear", "features": self.features}
-
-    def max_items(self) -> int:
-        return self.num_items
-
-    def batch(self, seed: int, size: int) -> Batch:
-        numbers = torch.rand(size, self.num_items, generator=torch.Generator().manual_seed(seed))
-        items = (numbers[..., None] * math.pi * torch.arange(self.features)).cos()  # (size, N, features)
-        return Batch(items, numbers.argsort(1))
-
-    def training_batch(self, seed: int, step: int, size: int) -> Batch:
-        return self.batch(1 + step + (seed << 32), size)
-
-    def test_batches(self, count: int, size: int, seed: int = 0):
-        for start in range(0, count, size):
-            yield self.batch(-1 - start - (seed << 32), min(size, count - start))
-
-    def score(self, batch: Batch, order: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"accuracy": metrics.accuracy(order, batch.order)}
-
-
-def config_of(task: SortWaves | Jigsaw) -> SoftRankConfig:
-    return SoftRankConfig(dropout=0.0, steps=STEPS, embedder=task.embedder())
-
-
-def waves(grid: int) -> SortWaves:
-    return SortWaves(grid * grid, 3 * GRIDS[grid] ** 2)
-
-
-def trained_model(grid: int, args: argparse.Namespace) -> tuple[SoftRankModel, SortWaves | Jigsaw, str]:
-    """A trained pointer-cGPL for this grid, its task, and where the model comes from."""
-    bundled = f"jigsaw-{grid}x{grid}"
-    if args.checkpoint is not None:
-        return SoftRankModel.from_pretrained(args.checkpoint), waves(grid), str(args.checkpoint)
-    if bundled in model_folder.bundled_names():
-        task = Jigsaw(grid=grid)
-        try:
-            next(task.test_batches(1, 1))
-            return SoftRankModel.from_pretrained(bundled), task, f"{bundled}, bundled"
-        except FileNotFoundError:
-            pass  # no pictures here: numbers to sort serve as well
-    numbers = waves(grid)
-    folder = args.models / f"waves-{grid}x{grid}-{args.updates}"
-    if not (folder / "done").exists():
-        torch.manual_seed(0)
-        model = SoftRankModel(config_of(numbers))
-        settings = TrainConfig(
-            iterations=args.updates, batch_size=32, warmup=min(50, args.updates), learning_rate=1e-3, ema=0.0,
-            checkpoint_every=100,
-        )  # fmt: skip
-        is_begun = (folder / "last").exists()
-        with torch.enable_grad():
-            result = train(model, numbers, settings, output=folder, resume=is_begun, quiet=args.json)
-        if not result.is_finished:
-            raise SystemExit(f"stopped at update {result.iteration} of {args.updates}; run again to go on")
-        (folder / "done").touch()
-    return SoftRankModel.from_pretrained(folder / "last"), numbers, f"{args.updates} updates by this script"
-
-
 def baseline_model(grid: int, task: SortWaves | Jigsaw) -> SoftRankModel:
+    """The one-pass network of SymmetricDiffusers, with random weights."""
     torch.manual_seed(0)
-    settings = dict(model_settings("jigsaw"))
-    return SoftRankModel(replace(config_of(task), **settings, visited=visited_times(grid * grid)))
+    settings = model_settings("jigsaw")
+    network: dict[str, Any] = {
+        name: settings[name] for name in ("head", "encoder_layers", "decoder_layers", "norm_first")
+    }
+    process = Riffle(visited_times(grid * grid), target="previous")
+    return SoftRankModel(replace(config_of(task), **network, process=process))
 
 
-def table_rows(grid: int, args: argparse.Namespace) -> list[dict]:
+def table_rows(grid: int, args: argparse.Namespace) -> list[report.Row]:
+    """The runtime table of a grid."""
     pointer, task, source = trained_model(grid, args)
     torch.manual_seed(0)
     linear = SoftRankModel(replace(config_of(task), head="linear", max_items=grid * grid))
     items = next(task.test_batches(args.samples, args.samples)).items
     models = {BASELINE: baseline_model(grid, task), "cGPL": linear, POINTER: pointer}
     modes = [(name, mode) for name in models for mode in (["one pass"] if name == BASELINE else DECODER_MODES)]
-    calls: dict[tuple[str, str], Callable[[], Samples]] = {}
-    for name, mode in modes:
-        options = DECODER_MODES.get(mode, {})
-        calls[name, mode] = lambda model=models[name], options=options: sample(model, items, decode="greedy", **options)
+    calls = {
+        (name, mode): partial(
+            sample, models[name], items, decode="greedy", seed=0, engine=DECODER_MODES.get(mode, Engine())
+        )
+        for name, mode in modes
+    }
     seconds = {}
     for name, mode in tqdm([key for key in modes if key[1] == "no cache"], desc=f"{grid}x{grid}", disable=args.json):
         seconds[name, mode] = timed_once(calls[name, mode])
@@ -180,7 +119,7 @@ def table_rows(grid: int, args: argparse.Namespace) -> list[dict]:
 def work_of(config: SoftRankConfig, N: int, drawn: Samples) -> tuple[float, float]:
     """Floating-point operations of a call without its embedder, and bytes of weights that one row's passes read."""
     D, F = config.d_model, config.feed_forward
-    B, K = drawn.order.shape[0] * drawn.order.shape[1], config.steps
+    B, K = drawn.order.shape[0] * drawn.order.shape[1], config.process.sampling_steps
     places = float((K * (N - 1) / drawn.accepted).sum())
     encoder = B * K * N * config.encoder_layers * (2 * (4 * D * D + 2 * D * F) + 4 * N * D)
     per_place = config.decoder_layers * (2 * (6 * D * D + 2 * D * F) + 4 * D * (N + N / 2)) + 2 * N * D
@@ -203,7 +142,8 @@ def measured_peaks() -> dict[str, float]:
     }
 
 
-def speed_rows(grid: int, args: argparse.Namespace, peaks: dict[str, float]) -> list[dict]:
+def speed_rows(grid: int, args: argparse.Namespace, peaks: dict[str, float]) -> list[report.Row]:
+    """Whole calls of a grid against the eager loop, by batch and decoding."""
     model, task, source = trained_model(grid, args)
     settings = [(batch, decode) for batch in args.batches for decode in ("greedy", "sample")]
     bar = tqdm(settings, desc=f"N {grid * grid}", disable=args.json)
@@ -212,17 +152,17 @@ def speed_rows(grid: int, args: argparse.Namespace, peaks: dict[str, float]) -> 
 
 def speed_row(
     model: SoftRankModel, task: SortWaves | Jigsaw, batch: int, decode: str, repeats: int, peaks: dict[str, float]
-) -> dict:
+) -> report.Row:
+    """One line: times, work and quality of a call, compiled with drafts, without them, and eager."""
     instances = next(task.test_batches(batch, batch))
     N = instances.order.shape[1]
-    # The item encoder is the same on both sides and no part of the loop: the network is given what it makes.
+    # The item encoder is the same on both sides and not part of the loop: the network is given embedded items.
     embedded = model.eval().embed(instances.items)
     bare = SoftRankModel(replace(model.config, embedder=None), Ready())
     bare.load_state_dict({key: value for key, value in model.state_dict().items() if not key.startswith("embedder.")})
     calls = {
-        "drafts": lambda: sample(bare, embedded, decode=decode),
-        "sequential": lambda: sample(bare, embedded, decode=decode, speculative=False),
-        "eager": lambda: sample(bare, embedded, decode=decode, **EAGER),
+        name: partial(sample, bare, embedded, decode=decode, seed=0, engine=engine)
+        for name, engine in (("drafts", Engine()), ("sequential", SEQUENTIAL), ("eager", EAGER))
     }
     if batch * N > 5000:  # seconds for a single call
         eager = timed_once(calls.pop("eager"))
@@ -261,25 +201,27 @@ def speed_row(
 
 
 class Ready(torch.nn.Module):
-    """Items that are embedded already."""
+    """An embedder for items that are already embedded."""
 
     item_ndim = 1
 
     def forward(self, items: torch.Tensor) -> torch.Tensor:
+        """The items as they are."""
         return items
 
 
-def growth_rows(args: argparse.Namespace) -> list[dict]:
+def growth_rows(args: argparse.Namespace) -> list[report.Row]:
+    """Time per sample over N, and one large sample."""
     torch.manual_seed(0)
     model = SoftRankModel(SoftRankConfig(embedder={"kind": "linear", "features": 2}))
     seconds = {}
     for N in tqdm(GROWTH_PLACES, desc="growth", disable=args.json):
         items = torch.rand(GROWTH_BATCH, N, 2)
-        call = timed(lambda items=items: sample(model, items, speculative=False), repeats=3, seconds=1e9)
-        seconds[N] = call.best / GROWTH_BATCH
+        call = partial(sample, model, items, seed=0, engine=SEQUENTIAL)
+        seconds[N] = timed(call, repeats=3, seconds=1e9).best / GROWTH_BATCH
     first, last = GROWTH_PLACES[0], GROWTH_PLACES[-1]
     exponent = math.log(seconds[last] / seconds[first]) / math.log(last / first)
-    # In a process of its own: memory that earlier calls left behind would hide what this one takes.
+    # In its own process: memory that earlier calls left allocated would hide what this one takes.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         large, memory = process.submit(large_sample, torch.get_num_threads()).result()
     return [
@@ -304,63 +246,73 @@ def large_sample(threads: int) -> tuple[float, int]:
     fix_threads(threads)
     torch.manual_seed(0)
     model = SoftRankModel(SoftRankConfig(embedder={"kind": "linear", "features": 2}))
-    sample(model, torch.rand(1, GROWTH_PLACES[0], 2), speculative=False)  # a warm-up, small
+    sample(model, torch.rand(1, GROWTH_PLACES[0], 2), seed=0, engine=SEQUENTIAL)  # a warm-up, small
     items = torch.rand(1, LARGE_PLACES, 2)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is resident now
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to what is resident now
     before = resident("VmRSS")
-    seconds = timed_once(lambda: sample(model, items, speculative=False))
+    seconds = timed_once(lambda: sample(model, items, seed=0, engine=SEQUENTIAL))
     return seconds, resident("VmHWM") - before
 
 
-def text_of(rows: list[dict], peaks: dict[str, float] | None) -> str:
-    parts = []
+def text_of(rows: list[report.Row], peaks: dict[str, float] | None) -> str:
+    """All parts that were measured, as text."""
     of = {part: [row for row in rows if row["part"] == part] for part in PARTS}
-    if of["table"]:
-        lines = [("grid, method", "mode", "seconds", "samples/s", "no cache", "cache", "baseline", "paper's", "")]
-        for row in of["table"]:
-            paper = row["paper_time_over_baseline"]
-            cells = (f"{row['grid']}x{row['grid']} {row['method']}", row["mode"], f"{row['seconds']:.3f}")
-            ratios = (f"{row['speed_up_over_no_cache']:.2f}x", f"{row['speed_up_over_cache']:.2f}x")
-            rate = f"{row['samples_per_second']:.1f}"
-            shares = (f"{row['ratio']:.2f}", "-" if paper is None else f"{paper:.2f}")
-            lines.append((*cells, rate, *ratios, *shares, report.verdict(row)))
-        parts.append(
-            f"{report.table(lines)}\n"
-            "no cache, cache: speed-up over that mode of the same model (wanted at 8x8: 10x over no cache).\n"
-            "baseline: time over the one-pass baseline's (wanted: at most 1.0); paper's: the same in its table\n"
-            f"(one H100, its own models). pointer-cGPL's weights: {of['table'][-1]['weights']}; random elsewhere."
-        )
+    parts = [table_text(of["table"])] if of["table"] else []
     if of["speed"] and peaks is not None:
-        lines = [("N, batch, picks", "ours", "no drafts", "eager", "ratio", "wanted", "at peak", "GFLOPS", "of matmul",
-                  "passes", "accepted", "accuracy", "log-prob", "same", "")]  # fmt: skip
-        for row in of["speed"]:
-            wanted = "-" if row["required"] is None else f">= {row['required']:.0f}"
-            times = (f"{row[key]:.1f} ms" for key in ("ours_ms", "sequential_ms", "eager_ms"))
-            limits = (f"{row['ratio_at_peak']:.1f}x", f"{row['gflops']:.0f}", f"{row['share_of_matmul']:.0%}")
-            work = (f"{row['passes_per_step']:.1f}", f"{row['accepted']:.0%}")
-            quality = (f"{row['accuracy']:.3f}", f"{row['log_prob']:.3f}", "yes" if row["is_same"] else "NO")
-            name = row["name"].split(":")[0]
-            lines.append((name, *times, f"{row['ratio']:.1f}x", wanted, *limits, *work, *quality, report.verdict(row)))
-        single = [row["weight_gbytes"] for row in of["speed"] if row["weight_gbytes"] is not None]
-        bandwidth = f"; at batch 1 passes read weights at {min(single):.0f} to {max(single):.0f} GB/s" if single else ""
-        parts.append(
-            f"{report.table(lines)}\n"
-            f"4096 matmul {peaks['matmul_gflops']:.0f} GFLOPS, copy {peaks['copy_gbytes']:.0f} GB/s (read + written)"
-            f"{bandwidth}.\nat peak: the ratio if our arithmetic, without drafts, ran as fast as that matmul.\n"
-            "same: orders and log-probabilities are equal, bit for bit, with and without drafts."
-        )
-    for row in of["growth"]:
-        if "ratio" in row:
-            times = ", ".join(f"N {N} {value * 1e3:.1f} ms" for N, value in row["seconds_per_sample"].items())
-            parts.append(
-                f"{row['name']} {row['ratio']:.2f} (wanted <= {row['allowed']}) {report.verdict(row)}: {times}"
-            )
-        else:
-            parts.append(f"{row['name']}: {row['seconds']:.2f} s, {row['memory_mb']:.0f} MB beyond weights and items")
-    return "\n\n".join(parts)
+        parts.append(speed_text(of["speed"], peaks))
+    return "\n\n".join([*parts, *map(growth_text, of["growth"])])
 
 
-def plot(rows: list[dict], path: str) -> None:
+def table_text(rows: list[report.Row]) -> str:
+    """The runtime table, and what its columns are."""
+    lines = [("grid, method", "mode", "seconds", "samples/s", "no cache", "cache", "baseline", "paper's", "")]
+    for row in rows:
+        paper = row["paper_time_over_baseline"]
+        cells = (f"{row['grid']}x{row['grid']} {row['method']}", row["mode"], f"{row['seconds']:.3f}")
+        ratios = (f"{row['speed_up_over_no_cache']:.2f}x", f"{row['speed_up_over_cache']:.2f}x")
+        rate = f"{row['samples_per_second']:.1f}"
+        shares = (f"{row['ratio']:.2f}", "-" if paper is None else f"{paper:.2f}")
+        lines.append((*cells, rate, *ratios, *shares, report.verdict(row)))
+    return (
+        f"{report.table(lines)}\n"
+        "no cache, cache: speed-up over that mode of the same model (wanted at 8x8: 10x over no cache).\n"
+        "baseline: time over the one-pass baseline's (wanted: at most 1.0); paper's: the same in its table\n"
+        f"(one H100, its own models). pointer-cGPL's weights: {rows[-1]['weights']}; random elsewhere."
+    )
+
+
+def speed_text(rows: list[report.Row], peaks: dict[str, float]) -> str:
+    """The table of whole calls against the eager loop, and what its columns are."""
+    lines = [("N, batch, picks", "ours", "no drafts", "eager", "ratio", "wanted", "at peak", "GFLOPS", "of matmul",
+              "passes", "accepted", "accuracy", "log-prob", "same", "")]  # fmt: skip
+    for row in rows:
+        wanted = "-" if row["required"] is None else f">= {row['required']:.0f}"
+        ours, sequential, eager = (f"{row[key]:.1f} ms" for key in ("ours_ms", "sequential_ms", "eager_ms"))
+        limits = (f"{row['ratio_at_peak']:.1f}x", f"{row['gflops']:.0f}", f"{row['share_of_matmul']:.0%}")
+        work = (f"{row['passes_per_step']:.1f}", f"{row['accepted']:.0%}")
+        quality = (f"{row['accuracy']:.3f}", f"{row['log_prob']:.3f}", "yes" if row["is_same"] else "NO")
+        name, ratio = row["name"].split(":")[0], f"{row['ratio']:.1f}x"
+        lines.append((name, ours, sequential, eager, ratio, wanted, *limits, *work, *quality, report.verdict(row)))
+    single = [row["weight_gbytes"] for row in rows if row["weight_gbytes"] is not None]
+    bandwidth = f"; at batch 1 passes read weights at {min(single):.0f} to {max(single):.0f} GB/s" if single else ""
+    return (
+        f"{report.table(lines)}\n"
+        f"4096 matmul {peaks['matmul_gflops']:.0f} GFLOPS, copy {peaks['copy_gbytes']:.0f} GB/s (read + written)"
+        f"{bandwidth}.\nat peak: the ratio if our arithmetic, without drafts, ran as fast as that matmul.\n"
+        "same: orders and log-probabilities are equal, bit for bit, with and without drafts."
+    )
+
+
+def growth_text(row: report.Row) -> str:
+    """A line about growth with N, or about one large sample."""
+    if "ratio" not in row:
+        return f"{row['name']}: {row['seconds']:.2f} s, {row['memory_mb']:.0f} MB beyond weights and items"
+    times = ", ".join(f"N {N} {value * 1e3:.1f} ms" for N, value in row["seconds_per_sample"].items())
+    return f"{row['name']} {row['ratio']:.2f} (wanted <= {row['allowed']}) {report.verdict(row)}: {times}"
+
+
+def plot(rows: list[report.Row], path: str) -> None:
+    """Draw the runtime table."""
     import matplotlib
 
     matplotlib.use("Agg")

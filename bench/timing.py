@@ -3,12 +3,15 @@
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 import torch
+
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,12 @@ def timed_once(call: Callable[[], object]) -> float:
 
 
 def timed_together(
-    calls: dict[str, Callable[[], object]], *, repeats: int = 30, seconds: float = 0.2
-) -> dict[str, Timing]:
-    """Time calls in turns, so that a slow spell of the machine meets all of them; ratios stay fair.
+    calls: Mapping[Name, Callable[[], object]], *, repeats: int = 30, seconds: float = 0.2
+) -> dict[Name, Timing]:
+    """Time calls in turns, so that all of them see the same slow spells of the machine and ratios stay fair.
 
-    A turn begins with a call that is not timed: what the others left in the caches is theirs, not the call's own. Calls
-    longer than a tenth of a second do without, as it makes no difference to them.
+    A turn begins with a call that is not timed, as the others have filled the processor's caches with their data. Calls
+    longer than a tenth of a second do without: it makes no difference to them.
     """
     inner, is_short = {}, {}
     for name, call in calls.items():
@@ -49,7 +52,7 @@ def timed_together(
         # A repeat lasts at least 200 microseconds, far above the clock's resolution.
         inner[name] = max(1, min(1000, round(200e-6 / max(first, 1e-9))))
         repeats = max(3, min(repeats, int(seconds / max(first * inner[name], 1e-9))))
-    measured: dict[str, list[float]] = {name: [] for name in calls}
+    measured: dict[Name, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
             if is_short[name]:
@@ -77,6 +80,15 @@ def _summary(values: list[float]) -> Timing:
     quarter = len(ascending) // 4
     middle = median(ascending)
     return Timing(ascending[0], middle, (ascending[-1 - quarter] - ascending[quarter]) / middle)
+
+
+def seconds_over_starts(clocks: Iterable[float]) -> float:
+    """Seconds that a run took in all, from what its clock showed line by line; it starts from 0 at every start."""
+    total = last = 0.0
+    for seconds in clocks:
+        total += last if seconds < last else 0.0
+        last = seconds
+    return total + last
 
 
 def resident(what: str) -> int:

@@ -1,10 +1,13 @@
 """Fixtures shared by the tests."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from synthetic_runs import BALLOTS
 
 from softrank_ext import Bridge, DataFacts, Riffle
 from softrank_ext.model import DECODER_HEADS, SoftRankConfig, SoftRankModel
@@ -65,3 +68,12 @@ def make_model() -> Callable[..., SoftRankModel]:
         return model.eval()
 
     return make
+
+
+@pytest.fixture
+def ballots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with ballots.soc and items.npz, two instances of its 4 alternatives; the current folder."""
+    (tmp_path / "ballots.soc").write_text("\n".join(BALLOTS) + "\n")
+    np.savez(tmp_path / "items.npz", items=np.array([[0, 1, 2, 3], [2, 1, 0, 3]]))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

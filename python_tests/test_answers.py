@@ -170,8 +170,12 @@ def test_calibration_against_a_table():
     assert found.predicted.tolist() == pytest.approx([0.2, (1 + 0.8 + 1 + 1) / 4])
     assert found.observed.tolist() == [0.5, 1.0]
     assert found.expected_error == pytest.approx((abs(0.4 - 1) + abs(3.8 - 4)) / 6)
-    only = calibration(drawn, truth, bins=2, mask=torch.tensor([[True, True, False], [True, True, True]]))
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    padded = drawn.clone()
+    padded[0] = torch.tensor([[1, 0, 2]] * 4 + [[0, 1, 2]])
+    only = calibration(padded, truth, bins=2, mask=mask)
     assert only.pairs.tolist() == [1, 3]
+    assert only.predicted.tolist() == pytest.approx([0.2, (0.8 + 1 + 1) / 3])
     assert calibration(drawn, truth, bins=10).pairs.sum() == 6
     assert calibration(drawn, truth, bins=10).observed.isnan().sum() == 7
 
@@ -211,32 +215,177 @@ def test_pairs_of_one_instance_do_not_count_as_many():
     assert 0.7 < spread / torch.cat([one.standard_error for one in found]).mean() < 1.3
 
 
+MASK = torch.tensor([[True] * 6, [True, False, True, True, True, False], [False, False, True, False, True, True],
+                     [False, False, False, True, False, False], [False] * 6])  # fmt: skip
+
+
+def padded_orders(S: int = 9) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Orders (5, S, 6) of MASK's rows; and per row its real items, and the same orders without padding."""
+    generator = torch.Generator().manual_seed(12)
+    order, items, whole = torch.empty(len(MASK), S, 6, dtype=torch.int64), [], []
+    for row, mask in enumerate(MASK):
+        items.append(mask.nonzero()[:, 0])
+        n = len(items[-1])
+        law = torch.tensor([1.0, 0.0, 1.4, 0.3, 1.8, 0.6])[:n] + 1.5 * torch.rand(S, n, generator=generator)
+        whole.append(law.argsort(-1))
+        for draw in range(S):
+            padding = (~mask).nonzero()[:, 0]
+            padding = padding[torch.rand(len(padding), generator=generator).argsort()]
+            order[row, draw] = torch.cat((items[-1][whole[-1][draw]], padding))
+    return order, items, whole
+
+
+def as_samples(order: Tensor, mask: Tensor | None) -> Samples:
+    """Samples of these orders; the mask (B, N) as `sample` keeps it, (B, num_samples, N)."""
+    zeros = torch.zeros(order.shape[:-1])
+    mask = None if mask is None else mask[:, None].expand_as(order)
+    return Samples(order, order.argsort(-1), order.argsort(-1) / 5, zeros, zeros, zeros.long(), zeros, mask=mask)
+
+
+def same(found: Tensor, wanted: Tensor) -> bool:
+    return torch.equal(found.nan_to_num(-7.0), wanted.nan_to_num(-7.0))
+
+
+def test_padding_against_the_unpadded_rows():
+    order, items, whole = padded_orders()
+    samples = as_samples(order, MASK)
+    found = (
+        pairwise(samples),
+        top_k(samples, 2),
+        rank_interval(samples, 0.5),
+        consensus(samples),
+        consensus(samples, "borda"),
+    )
+    assert found[3].is_exact
+    for row, (real, short) in enumerate(zip(items, whole, strict=True)):
+        n = len(real)
+        padding = (~MASK[row]).nonzero()[:, 0]
+        before, top, interval, kemeny, borda = (
+            [part[row] for part in answer if isinstance(part, Tensor)] for answer in found
+        )
+        assert all(part[padding].isnan().all() and part[:, padding].isnan().all() for part in before)
+        assert all(part[padding].isnan().all() for part in (*top, *interval[2:]))
+        assert all((part[padding] == -1).all() for part in interval[:2])
+        for method, (best, distance, error) in (("kemeny", kemeny), ("borda", borda)):
+            assert best[n:].tolist() == padding.tolist()
+            if n == 0:
+                assert distance == error == 0
+                continue
+            alone = consensus(short, method)
+            assert torch.equal(best[:n], real[alone.order])
+            assert torch.equal(distance, alone.distance) and torch.equal(error, alone.standard_error)
+        if n == 0:
+            continue
+        for part, alone in zip(before, pairwise(short), strict=True):
+            assert torch.equal(part[real][:, real], alone)
+        for part, alone in zip(top, top_k(short, min(2, n)), strict=True):
+            assert torch.equal(part[real], alone)
+        for part, alone in zip(interval, rank_interval(short, 0.5), strict=True):
+            assert torch.equal(part[real], alone)
+
+
+def test_padding_does_not_make_a_consensus_inexact():
+    order, _, whole = padded_orders()
+    wide = torch.cat((order, torch.arange(6, 14).expand(5, 9, 8)), -1)  # 14 items, of which at most 6 are real
+    mask = torch.cat((MASK, torch.zeros(5, 8, dtype=torch.bool)), -1)
+    found = consensus(wide, mask=mask)
+    assert found.is_exact
+    assert torch.equal(found.distance[0], consensus(whole[0]).distance)
+    mask[0], wide[0] = True, torch.rand(9, 14, generator=torch.Generator().manual_seed(0)).argsort(-1)
+    mixed = consensus(wide, mask=mask)
+    assert not mixed.is_exact
+    assert torch.equal(mixed.order[1:], found.order[1:]) and torch.equal(mixed.distance[1:], found.distance[1:])
+
+
+def test_calibration_against_the_unpadded_pairs():
+    order, _, whole = padded_orders(40)
+    truth, _, true_whole = padded_orders(1)
+    found = calibration(as_samples(order, MASK), truth[:, 0], bins=3)
+    predicted, happened = [[], [], []], [[], [], []]
+    for short, true_short in zip(whole, true_whole, strict=True):
+        n = short.shape[-1]
+        for i in range(n):
+            for j in range(i + 1, n):
+                share = sum(one.index(i) < one.index(j) for one in short.tolist()) / 40
+                right = true_short[0].tolist()
+                predicted[min(int(share * 3), 2)].append(share)
+                happened[min(int(share * 3), 2)].append(right.index(i) < right.index(j))
+    assert found.pairs.tolist() == [len(shares) for shares in predicted] and found.pairs.sum() == 15 + 6 + 3
+    assert found.predicted.tolist() == pytest.approx([np.mean(shares) for shares in predicted])
+    assert found.observed.tolist() == pytest.approx([np.mean(hits) for hits in happened])
+    wanted = sum(abs(sum(p) - sum(h)) for p, h in zip(predicted, happened, strict=True)) / 24
+    assert found.expected_error == pytest.approx(wanted)
+    unmasked = calibration(order, truth[:, 0], bins=3)
+    assert unmasked.pairs.sum() == 75 and unmasked.expected_error != pytest.approx(wanted)
+
+
+def test_the_mask_of_samples_and_the_mask_argument():
+    order, _, _ = padded_orders()
+    samples = as_samples(order, MASK)
+    wanted = pairwise(samples).value
+    for mask in (MASK, MASK[:, None].expand_as(order), MASK.numpy()):
+        assert same(pairwise(order, mask=mask).value, wanted)
+        assert same(pairwise(samples, mask=mask).value, wanted)
+        assert same(pairwise(order.numpy(), mask=mask).value, wanted)
+    assert same(pairwise(samples.numpy()).value, wanted)
+    assert same(pairwise(samples[1:3]).value, wanted[1:3])
+    assert same(pairwise(samples[1]).value, wanted[1])
+    assert same(pairwise(order[1], mask=MASK[1]).value, wanted[1])
+    for call in (pairwise, lambda *a, **k: top_k(*a, 2, **k), rank_interval, consensus):
+        for other in (MASK.flip(0), torch.ones_like(MASK)):
+            with pytest.raises(ValueError, match="mask must be that of samples, or None"):
+                call(samples, mask=other)
+        whole = as_samples(order, None)
+        call(whole, mask=torch.ones_like(MASK))
+        with pytest.raises(ValueError, match="mask must be that of samples, or None"):
+            call(whole, mask=MASK)
+    with pytest.raises(ValueError, match="mask must be that of samples, or None"):
+        calibration(samples, order[:, 0], mask=MASK.flip(0))
+    uneven = MASK[:, None].repeat(1, 9, 1)
+    uneven[1, 3] = True
+    with pytest.raises(ValueError, match="mask must be the same for all samples of an instance"):
+        pairwise(order, mask=uneven)
+    with pytest.raises(ValueError, match="samples must list real slots before padded ones, row 9 is"):
+        pairwise(order.flip(-1), mask=MASK)
+    with pytest.raises(ValueError, match="true_order must list real slots before padded ones, row 1 is"):
+        calibration(samples, order[:, 0].flip(-1))
+
+
 def test_samples_numpy_and_padding(make_model):
     model = make_model("pointer")
     items, mask = torch.rand(2, 5, 2), torch.tensor([[True] * 5, [True, False, True, True, False]])
-    samples = sample(model, items, mask=mask, num_samples=20)
+    samples = sample(model, items, mask=mask, num_samples=20, seed=0)
     assert isinstance(samples, Samples)
-    by_tensor, by_samples, by_numpy = (pairwise(x) for x in (samples.order, samples, samples.numpy()))
-    assert torch.equal(by_tensor.value, by_samples.value) and torch.equal(by_tensor.value, by_numpy.value)
+    by_tensor, by_samples, by_numpy = pairwise(samples.order, mask=mask), pairwise(samples), pairwise(samples.numpy())
+    assert same(by_tensor.value, by_samples.value) and same(by_tensor.value, by_numpy.value)
     assert by_tensor.value.shape == (2, 5, 5)
-    assert top_k(samples, 3).value[1].tolist() == [1, 0, 1, 1, 0]
+    assert top_k(samples, 3).value[1, mask[1]].tolist() == [1, 1, 1]
+    assert top_k(samples, 3).value[1, ~mask[1]].isnan().all()
     assert consensus(samples).order[1, 3:].tolist() == [1, 4]
-    assert rank_interval(samples).low[1, [1, 4]].tolist() == [3, 4]
+    assert rank_interval(samples).low[1, [1, 4]].tolist() == [-1, -1]
+    assert rank_interval(samples).high[1].max() == 2
+    # One instance: no leading dimension.
+    one = sample(model, items[1], mask=mask[1], num_samples=20, first_sample=20, seed=0)
+    assert same(pairwise(one).value, by_samples.value[1])
 
 
 def test_errors_say_what_is_wanted():
     truth = TABLE[:2]
     for call, match in (
-        (lambda: pairwise(TABLE[0]), r"orders \(\.\.\., num_samples, N\) int64, got \(4,\)"),
-        (lambda: pairwise(TABLE.double()), "int64, got"),
+        (lambda: pairwise(TABLE[0]), r"samples must be a \(\.\.\., num_samples, N\) tensor of int64, got \(4,\)"),
+        (lambda: pairwise(TABLE[:0]), r"samples must hold at least one order of at least one item, got \(0, 4\)"),
+        (lambda: pairwise(TABLE.double()), "tensor of int64, got"),
         (lambda: pairwise(TABLE * 0), "samples must hold each of 0 to 3 once"),
         (lambda: top_k(TABLE, 5), "k must be an integer from 1 to 4, got 5"),
-        (lambda: rank_interval(TABLE, 1.0), "level must be between 0 and 1, got 1.0"),
+        (lambda: rank_interval(TABLE, 1.0), "level must be above 0 and below 1, got 1.0"),
         (lambda: consensus(TABLE, "copeland"), "method must be one of 'kemeny', 'borda', got 'copeland'"),
         (lambda: calibration(TABLE, TABLE[0]), r"samples must be \(B, num_samples, N\)"),
         (lambda: calibration(TABLE.expand(2, 10, 4), truth, bins=0), "bins must be an integer of at least 1"),
         (lambda: calibration(TABLE.expand(2, 10, 4), truth * 0), "true_order must hold each of 0 to 3 once"),
-        (lambda: calibration(TABLE.expand(2, 10, 4), truth, mask=truth), r"mask must be \(2, 4\) bool"),
+        (
+            lambda: calibration(TABLE.expand(2, 10, 4), truth, mask=truth),
+            r"mask must be a \(2, 4\) or \(2, 10, 4\) tensor of bool",
+        ),
     ):
         with pytest.raises(ValueError, match=match):
             call()

@@ -231,7 +231,7 @@ def test_methods_learn_eight_lists_by_heart(method, tmp_path):
     result = train(model, task, TrainConfig(iterations=150, **settings), tmp_path, quiet=True, device="cpu")
     row = evaluate(result.model, task, count=8)
     assert row["metrics"]["accuracy"]["mean"] == 1.0
-    saved = model_folder.from_pretrained(tmp_path / "last")
+    saved = model_folder.load_model(tmp_path / "last")
     assert isinstance(saved, DiffSortModel) and saved.config == model.config
     batch = task.training_batch(0, 0, 8)
     orders = [sample(kind, batch.items, decode="greedy").order for kind in (saved, result.model)]

@@ -190,7 +190,7 @@ def test_eight_lists_are_learned_by_heart(code, tmp_path):
     config = TrainConfig(iterations=200, batch_size=8, learning_rate=5e-3, warmup=10, ema=0.0)
     result = train(model, task, config, tmp_path, quiet=True, device="cpu")
     assert evaluate(result.model, task, count=8)["metrics"]["accuracy"]["mean"] == 1.0
-    saved = model_folder.from_pretrained(tmp_path / "last")
+    saved = model_folder.load_model(tmp_path / "last")
     assert isinstance(saved, FactorisedModel) and saved.config == model.config
     items = task.training_batch(0, 0, 8).items
     assert torch.equal(sample(saved, items, seed=0).order, sample(result.model, items, seed=0).order)

@@ -1,4 +1,4 @@
-"""bench/bundle.py: weights and a card from the records of runs; no number of the card is the script's own."""
+"""bench/making/bundle.py: weights and a card from the records of runs; no number of the card is the script's own."""
 
 import hashlib
 import importlib
@@ -21,7 +21,8 @@ SMALL = ["--model.d-model", "16", "--model.feed-forward", "24", "--model.heads",
 @pytest.fixture
 def bundle(monkeypatch):
     """The script, called with words."""
-    monkeypatch.syspath_prepend(str(BENCH))
+    for folder in (BENCH, BENCH / "making"):
+        monkeypatch.syspath_prepend(str(folder))
     script = importlib.import_module("bundle")
 
     def call(*words):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import softrank_ext
-from softrank_ext.ops import reference
+from softrank_ext import ops
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = ROOT / "csrc" / "ops" / "cuda" / "row_kernels.cuh"
@@ -126,7 +126,7 @@ def test_reflect_equals_reference(kernels: HostKernels, dtype: torch.dtype, n: i
         [0.0, -0.0, 1, -1, 2, 1.5, -3.25, 1e9 + 1, -1e30, math.inf, -math.inf, math.nan], dtype=dtype
     )
     x[: len(special)] = special[:n]
-    assert_same(kernels.reflect(x), reference.reflect(x))
+    assert_same(kernels.reflect(x), ops.reflect_reference(x))
 
 
 def soft_ranks_with_ties(rows: int, n: int, dtype: torch.dtype) -> Tensor:
@@ -148,7 +148,7 @@ def test_decode_chamber_equals_reference(
     mask = torch.rand(shape, generator=random_of(*shape)) < 0.7 if is_masked else None
     if mask is not None:
         soft_ranks[~mask] = math.nan  # what padding holds has no effect
-    expected = reference.decode_chamber(soft_ranks.nan_to_num(0.0, math.inf, -math.inf), mask)
+    expected = ops.decode_chamber_reference(soft_ranks.nan_to_num(0.0, math.inf, -math.inf), mask)
     assert_same(kernels.decode_chamber(soft_ranks, mask), expected)
 
 
@@ -184,7 +184,7 @@ def test_pick_draws_by_inverse_cdf(kernels: HostKernels, dtype: torch.dtype, sha
     assert_same(choice, expected_choice)
     tolerance = 64 * torch.finfo(dtype).eps
     torch.testing.assert_close(log_prob.double(), expected_log_prob, atol=tolerance, rtol=tolerance)
-    reference_choice, reference_log_prob = reference.pick(scores, remaining, uniform)
+    reference_choice, reference_log_prob = ops.pick_reference(scores, remaining, uniform)
     assert_same(choice, reference_choice)
     torch.testing.assert_close(log_prob, reference_log_prob, atol=tolerance, rtol=tolerance)
 
@@ -196,7 +196,7 @@ def test_greedy_pick_takes_the_lowest_of_the_best(kernels: HostKernels, dtype: t
     tolerance = 64 * torch.finfo(dtype).eps
     for values in (scores, scores.round()):  # without and with ties
         choice, log_prob = kernels.pick(values, remaining, None)
-        reference_choice, reference_log_prob = reference.pick(values, remaining, None)
+        reference_choice, reference_log_prob = ops.pick_reference(values, remaining, None)
         assert_same(choice, reference_choice)
         torch.testing.assert_close(log_prob, reference_log_prob, atol=tolerance, rtol=tolerance)
 
@@ -253,7 +253,7 @@ def test_pick_traps_on_nan_and_on_an_empty_set(kernels: HostKernels, dtype: torc
 @pytest.mark.parametrize("is_normal", [False, True])
 def test_random_bits_equal_reference(kernels: HostKernels, dtype: torch.dtype, count: int, is_normal: bool) -> None:
     samples = torch.tensor([0, 1, 2**40 + 3, -7])
-    expected_of = reference.random_normal if is_normal else reference.random_uniform
+    expected_of = ops.random_normal_reference if is_normal else ops.random_uniform_reference
     for seed, step, stream in ((0, 0, 0), (-(2**63) + 5, 2**24 - 1, 255)):
         actual = kernels.random(is_normal, samples, seed, step, stream, count, dtype)
         assert_same(actual, expected_of(samples, seed, step, stream, count, dtype))
@@ -265,14 +265,14 @@ def is_right(kernels: HostKernels) -> dict[str, bool]:
     results = {}
     soft_ranks = soft_ranks_with_ties(3, 600, torch.float32)
     order, ranks = kernels.decode_chamber(soft_ranks, None)
-    expected_order, expected_ranks = reference.decode_chamber(soft_ranks, None)
+    expected_order, expected_ranks = ops.decode_chamber_reference(soft_ranks, None)
     results["decode_chamber"] = torch.equal(order, expected_order) and torch.equal(ranks, expected_ranks)
     scores, _, uniform, *_ = scores_and_answers(24, 600, torch.float32)  # many rows: the top is lost in some only
     remaining = torch.ones_like(scores, dtype=torch.bool)
     results["pick"] = True
     for draws in (uniform, None):
         choice, log_prob = kernels.pick(scores, remaining, draws)
-        expected_choice, expected_log_prob = reference.pick(scores, remaining, draws)
+        expected_choice, expected_log_prob = ops.pick_reference(scores, remaining, draws)
         results["pick"] &= torch.equal(choice, expected_choice)
         results["pick"] &= torch.allclose(log_prob, expected_log_prob, atol=1e-5, rtol=1e-5)
     return results

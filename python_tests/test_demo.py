@@ -7,7 +7,7 @@ import pytest
 import synthetic_data
 import torch
 
-from softrank_ext import model_folder
+from softrank_ext import pretrained
 from softrank_ext.cli.main import main
 from softrank_ext.show import demo
 
@@ -22,7 +22,7 @@ def test_all_cases_with_one_model_missing(weights, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert main(["demo", "--weights", str(weights), "--output", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
-    assert "Left out: jigsaw-4x4, for want of a model of that name." in printed
+    assert "jigsaw-4x4 skipped: no such model." in printed
     table = [line.split() for line in printed.splitlines()[1:8]]
     assert [line[:4] for line in table] == [
         ["sorting", "9", "64", "1"], ["sorting", "32", "64", "1"], ["tsp", "20", "16", "1"], ["tsp", "20", "16", "16"],
@@ -115,7 +115,7 @@ def test_items_are_orders_with_their_truth():
 @pytest.mark.parametrize("case", [("sorting", 9), ("tsp", 20), ("jigsaw", 9), ("jigsaw", 16)])
 def test_bundled_models_run(case, tmp_path):
     name = demo.model_name(*case)
-    if name not in model_folder.bundled_names():
+    if name not in pretrained.bundled_names():
         pytest.skip(f"{name} is not bundled")
     rows = demo.run(*case, output=tmp_path).rows
     # Far above chance, which is 1/n for places and some 170 % for a tour of 20 nodes.

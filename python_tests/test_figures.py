@@ -1,4 +1,4 @@
-"""bench/figures.py and bench/readme.py on tiny models and made-up data: they run, and draw what was measured."""
+"""bench/making: figures and pages on tiny models and made-up data; they run, and show what was measured."""
 
 import importlib
 import json
@@ -9,10 +9,16 @@ import pytest
 import synthetic_data
 import torch
 
-from softrank_ext import model_folder
+from softrank_ext import pretrained
 
 BENCH = Path(__file__).parents[1] / "bench"
 pytestmark = pytest.mark.skipif(not BENCH.exists(), reason="needs the bench folder")
+
+
+@pytest.fixture(autouse=True)
+def paths(monkeypatch):
+    for folder in (BENCH, BENCH / "making"):
+        monkeypatch.syspath_prepend(str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +36,6 @@ def test_figures_are_measured_and_drawn(weights, tmp_path, monkeypatch, capsys):
     results.mkdir()
     options = ["--measure", "--count", "12", "--sizes", "9", "15", "--weights", str(weights), "--results", str(results)]
     monkeypatch.setattr(sys, "argv", ["figures.py", *options, "--threads", str(torch.get_num_threads())])
-    monkeypatch.syspath_prepend(str(BENCH))
     assert importlib.import_module("figures").main() == 0
     measured = json.loads((results / "figures.json").read_text())
     assert [(row["items"], row["lists"]) for row in measured["sorting"]] == [(9, 12), (15, 12)]
@@ -42,47 +47,95 @@ def test_figures_are_measured_and_drawn(weights, tmp_path, monkeypatch, capsys):
         "sorting-9.png", "sorting-32.png", "jigsaw-9.png", "there_and_back.png", "accuracy_over_n.png",
         "jigsaw_errors.png", "accuracy_and_speed.png",
     }  # fmt: skip
-    assert "left out: what needs measurements of jigsaw-4x4" in capsys.readouterr().out
+    assert "skipped: no measurements of jigsaw-4x4" in capsys.readouterr().out
 
 
 @pytest.fixture
-def readme(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
+def readme():
     return importlib.import_module("readme")
+
+
+@pytest.fixture
+def result_tables():
+    return importlib.import_module("result_tables")
 
 
 def test_readme_gets_the_output_of_the_demo(readme, weights, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(model_folder, "BUNDLED", tmp_path / "nowhere")
-    assert readme.demo(tmp_path) == "No model is bundled yet."
-    monkeypatch.setattr(model_folder, "BUNDLED", weights)
-    text = readme.demo(tmp_path)
-    assert text.startswith("```text\n$ softrank demo\ntask ") and "Left out: tsp" in text and "outputs/demo" in text
+    monkeypatch.setattr(pretrained, "BUNDLED", tmp_path / "nowhere")
+    assert readme.run_demo(tmp_path) == "No model is bundled yet."
+    monkeypatch.setattr(pretrained, "BUNDLED", weights)
+    parts = readme.parts_of(tmp_path, weights)
+    text = parts["demo"]()
+    assert text.startswith("```text\n$ softrank demo\ntask ") and "tsp skipped: no such model." in text
+    assert "outputs/demo" in text
     assert {path.name for path in tmp_path.glob("*.png")} == {"sorting-9.png", "jigsaw-9.png"}
-    assert "![A jigsaw of nine patches being solved](bench/results/jigsaw-9.png)" in text
+    pictures = parts["pictures"]()
+    assert "![A jigsaw of nine patches being solved](bench/results/jigsaw-9.png)" in pictures
+    assert pictures.count("](bench/results/") == 2
 
 
-def test_readme_parts_are_replaced_between_their_marks(readme, tmp_path):
-    begin, end = "<!-- demo: written by bench/readme.py -->\n", "<!-- end of demo -->\n"
-    assert readme.with_section(f"a\n{begin}old\n{end}b\n", "demo", "new") == f"a\n{begin}new\n{end}b\n"
-    assert readme.with_section(f"a\n{begin}old\n{end}b\n", "demo", "") == f"a\n{begin}{end}b\n"
-    with pytest.raises(SystemExit, match="must have the marks <!-- figures: written"):
-        readme.with_section(f"{begin}{end}", "figures", "new")
-    assert readme.figures(tmp_path) == ""
+def test_parts_are_replaced_between_their_marks(readme):
+    begin, end = "<!-- demo: written by bench/making/readme.py -->\n", "<!-- end of demo -->\n"
+    page = readme.ROOT / "README.md"
+    parts = {"demo": lambda: "new", "figures": lambda: ""}
+    assert readme.filled(f"a\n{begin}old\n{end}b\n", parts, page) == f"a\n{begin}new\n{end}b\n"
+    assert readme.filled(f"{begin}old\n{end}", {"figures": lambda: ""}, page) == f"{begin}old\n{end}"
+    other = begin.replace("demo", "figures"), end.replace("demo", "figures")
+    both = f"{begin}old\n{end}between\n{other[0]}old\n{other[1]}"
+    assert readme.filled(both, parts, page) == f"{begin}new\n{end}between\n{other[0]}{other[1]}"
+    for text in (f"{begin}old\n", f"{begin}{other[0]}{other[1]}{end}"):
+        with pytest.raises(SystemExit, match="the mark of demo has no end: <!-- end of demo -->"):
+            readme.filled(text, parts, page)
+    assert readme.unknown_parts(begin.replace("demo", "weather")) == {"weather"}
+
+
+def test_links_are_relative_to_the_page(readme):
+    mark = "<!-- pictures: written by bench/making/readme.py -->\n<!-- end of pictures -->\n"
+    parts = {"pictures": lambda: "![x](bench/results/x.png) and `bench/runtime.py`"}
+    for page, link in (("README.md", "bench"), ("docs/speed.md", "../bench"), ("docs/guides/a.md", "../../bench")):
+        text = readme.filled(mark, parts, readme.ROOT / page)
+        assert f"![x]({link}/results/x.png) and `bench/runtime.py`\n" in text
+
+
+def test_pages_are_filled_by_name(readme, tmp_path, monkeypatch, capsys):
+    (tmp_path / "docs").mkdir()
+    begin, end = "<!-- ops: written by bench/making/readme.py -->\n", "<!-- end of ops -->\n"
+    (tmp_path / "README.md").write_text("no marks\n")
+    page = tmp_path / "docs" / "speed.md"
+    page.write_text(f"{begin}{end}{begin.replace('ops', 'demo')}kept\n{end.replace('ops', 'demo')}")
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    monkeypatch.setattr(readme, "pages", lambda: [tmp_path / "README.md", page])
+    assert readme.main(["ops"]) == 0
+    assert capsys.readouterr().out == "docs/speed.md: written\n"
+    assert "| reflect 1e+03 |" in page.read_text() and "kept" in page.read_text()
+    with pytest.raises(SystemExit):
+        readme.main(["weather"])
+    assert "parts must be of demo, pictures," in capsys.readouterr().err
+    page.write_text(f"{begin.replace('ops', 'weather')}")
+    with pytest.raises(SystemExit, match="no such part: weather; there are demo"):
+        readme.main([])
+
+
+def test_figures_are_those_that_were_drawn(readme, tmp_path):
+    assert readme.parts_of(tmp_path)["figures"]() == ""
     (tmp_path / "jigsaw_errors.png").touch()
-    assert readme.figures(tmp_path).count("bench/results/") == 1
-    text = (BENCH.parent / "README.md").read_text()
-    for title in ("demo", "figures"):
-        assert readme.with_section(text, title, "new") != text
+    assert readme.parts_of(tmp_path)["figures"]().count("bench/results/") == 1
 
 
-def test_numbers_beside_the_paper_are_those_of_cards_and_tables(readme, tmp_path):
+def test_numbers_beside_the_paper_are_those_of_cards_and_tables(result_tables, tmp_path):
     card = tmp_path / "weights" / "sorting" / "README.md"
     card.parent.mkdir(parents=True)
     card.write_text(
         "```bash\nsoftrank evaluate sorting x --task.num-items 9 --count 4\n```\n\n"
         "| steps | accuracy |\n| --- | --- |\n| 5 | 0.1234 ± 0.0100 |\n"
     )
+    lines = result_tables.bundled_table(tmp_path / "weights").splitlines()
+    assert lines == [
+        "|  | bundled | paper |",
+        "| --- | ---: | ---: |",
+        "| 9 four-digit images sorted, all right | 12.34 % ± 1.00 | 93.29 % |",
+    ]  # other models have no card here
     score = {"mean": 0.25, "standard_error": 0.125}
     metrics = {"gap": score, "gap_after_2opt": score}
     evaluations = [{"line": "", "paper": {"gap": 0.5}, "paper_size": size, "metrics": metrics} for size in (20, 50)]
@@ -94,24 +147,97 @@ def test_numbers_beside_the_paper_are_those_of_cards_and_tables(readme, tmp_path
         "evaluations": evaluations,
     }
     (tmp_path / "table_tsp.json").write_text(json.dumps({"table": "tsp", "results": [result]}))
-    lines = readme.beside_the_paper(tmp_path, tmp_path / "weights").splitlines()
-    assert "| 9 four-digit images sorted, all right | 12.34 % ± 1.00 | 93.29 % |" in lines
+    lines = result_tables.measured_tables(tmp_path).splitlines()
     assert "| 20 | A | 0.250 ± 0.125 | 0.250 ± 0.125 | 0.500 | 7 |" in lines
     assert "| 20 | A | 0.250 ± 0.125 | 0.250 ± 0.125 | 0.500 at 50 | 7 |" in lines
-    assert any(line.startswith("**tsp**, 3 minutes a row on 1 thread, reader of tsp ") for line in lines)
-    assert sum("all right" in line for line in lines) == 1  # other models have no card here
+    assert lines[0].startswith("**tsp**, 3 minutes a row on 1 thread, reader of tsp ")
 
 
-def test_speed_in_the_readme_is_what_was_measured(readme):
-    rows = readme.runtime_rows(BENCH / "results")
-    text = (BENCH.parent / "README.md").read_text()
-    for title, table in (("runtime", readme.runtime_table(rows)), ("speed", readme.speed_table(rows))):
-        assert readme.with_section(text, title, table) == text
-    first = next(row for row in rows if row["part"] == "speed")
-    first["ratio"] += 1
-    assert readme.with_section(text, "speed", readme.speed_table(rows)) != text
+MEASURED = ("bundled", "tables", "runtime", "speed", "decode", "ops", "constraints")
 
 
-def test_every_number_beside_the_paper_is_on_a_card(readme):
-    found = [line.split("|")[1].strip() for line in readme.bundled_lines(readme.WEIGHTS)[2:]]
-    assert found == [line[0] for line in readme.BUNDLED]
+def test_tables_in_the_pages_are_what_was_measured(readme):
+    parts = {name: make for name, make in readme.parts_of().items() if name in MEASURED}
+    shown = ""
+    for page in readme.pages():
+        text = page.read_text()
+        shown += text
+        assert readme.unknown_parts(text) == set()
+        assert readme.filled(text, parts, page) == text, f"{page}: run python bench/making/readme.py"
+    for name in ("bundled", "speed"):
+        assert f"<!-- {name}: written by" in shown
+
+
+def test_every_number_beside_the_paper_is_on_a_card(readme, result_tables):
+    found = [line.split("|")[1].strip() for line in result_tables.bundled_table(readme.WEIGHTS).splitlines()[2:]]
+    assert found == [line.what for line in result_tables.BUNDLED]
+
+
+def test_measured_rows_become_lines(result_tables):
+    decode = [
+        {"name": "batch 1, N 64: compiled, eager", "ours_ms": 3.83, "other_ms": 46.08, "ratio": 12.04},
+        {"name": "batch 1, N 64: compiled, teacher-forced", "ours_ms": 3.83, "other_ms": 2.78, "ratio": 1.378},
+        {"name": "batch 64, N 9: eager with caches, without", "ours_ms": 31.5, "other_ms": 84.1, "ratio": 2.67},
+    ]
+    assert result_tables.decode_table(decode).splitlines()[2:] == ["| 1 | 3.8 ms | 46.1 ms | 12.0x | 2.8 ms | 1.38 |"]
+    rules = [
+        {"name": "batch 64, N 50: 50 pairs, a set per instance, without", "ours_ms": 1.0, "ratio": 1.065},
+        {"name": "100000 samples, N 5 to 50: rules broken", "ratio": 0},
+    ]
+    assert result_tables.constraints_table(rules).splitlines()[2:] == ["| 50 pairs, a set per instance | 1.06 |"]
+    speed = [
+        {"part": "speed", "name": f"N 9, batch 1, {decode}: x", "ours_ms": 4.0, "eager_ms": 140.0, "ratio": 35.0,
+         "required": 10.0, "ratio_at_peak": 52.6, "gflops": 36.0, "accepted": 0.8}
+        for decode in ("greedy", "sample")
+    ]  # fmt: skip
+    cells = "| 9, 1 | 4.0, 140 ms | 35.0x | 4.0, 140 ms | 35.0x | 10x | 52.6x, 52.6x | 36, 36 | 80%, 80% |"
+    assert result_tables.speed_table(speed).splitlines()[2:] == [cells]
+
+
+@pytest.fixture
+def plots():
+    pytest.importorskip("matplotlib")
+    return importlib.import_module("plots")
+
+
+def test_accuracy_over_size_is_drawn_on_a_logit_scale(plots):
+    series = {"ours": [(9, 0.9), (32, 0.5)], "paper": [(9, 1.0), (32, 0.0)]}
+    (axes,) = plots.plot_accuracy_over_size(series, "ours").axes
+    assert axes.get_yscale() == "logit" and axes.get_xscale() == "log"
+    lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines if line.get_label() in series}
+    assert lines == {"ours": [0.9, 0.5], "paper": [0.999, 0.001]}
+    open_marks = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
+    assert [list(line.get_ydata()) for line in open_marks] == [[0.999], [0.001]]
+
+
+def test_random_displacement_of_a_two_by_two_square(plots):
+    # Of 16 pairs of cells 4 are equal, 8 are neighbours, 4 lie across.
+    assert plots.random_displacement(2, 2).tolist() == [0.25, 0.5, 0.25]
+    distribution = plots.random_displacement(8, 8)
+    assert float((distribution * torch.arange(15)).sum()) == pytest.approx(2 * 63 / 24)
+
+
+def test_jigsaw_errors_show_shares_and_displacements(plots):
+    shares = {"2x2": torch.tensor([[1.0, 0.5], [0.25, 0.75]])}
+    figure = plots.plot_jigsaw_errors(shares, {"2x2": torch.tensor([6, 2, 2])})
+    heat, bars = figure.axes[:2]
+    assert [text.get_text() for text in heat.texts] == ["100", "50", "25", "75"]
+    assert [bar.get_height() for bar in bars.patches] == pytest.approx([60, 20, 20])
+    assert bars.get_title() == "mean 0.60 (random: 1.00)"
+
+
+def test_accuracy_and_speed_has_a_line_per_way(plots):
+    panels = {"3x3": {"compiled": [(100.0, 0.5, "K = 1"), (50.0, 0.75, "K = 2")], "eager": [(10.0, 0.75, "K = 2")]}}
+    (axes,) = plots.plot_accuracy_and_speed(panels, {"3x3": 70.0}).axes
+    assert [list(line.get_ydata()) for line in axes.lines[:2]] == [[50, 75], [75]]
+    assert list(axes.lines[2].get_xdata()) == [70, 70]
+    assert [text.get_text() for text in axes.texts] == ["K = 1", "K = 2", "K = 2"]
+
+
+def test_deliveries_say_which_pickups_come_late(plots):
+    points = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
+    tours = {"free": torch.tensor([0, 1, 2, 3]), "kept": torch.tensor([0, 3, 2, 1])}
+    free, kept = plots.plot_deliveries(points, tours, [(3, 1)], "title").axes
+    assert free.get_title() == "free\nlength 4.00, 1 of 1 deliveries before their pickup"
+    assert kept.get_title() == "kept\nlength 4.00, every pickup first"
+    assert len(free.lines) == len(kept.lines) + 1

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from softrank_ext import SoftRankConfig, SoftRankModel, ops
+from softrank_ext.choices import Engine
 from softrank_ext.sampling.incremental import IncrementalDecoder
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}
@@ -184,48 +185,75 @@ def test_one_item():
     assert decoder.remaining.tolist() == [[False], [False]]
 
 
-def decoder_arguments(dtype: torch.dtype = torch.float64):
+def decoder_arguments(dtype: torch.dtype = torch.float64) -> tuple[ops.Transformer, ops.DecoderInputs]:
     model, items, mask, _, _ = make_case("pointer", dtype, True)
     inputs = model.decoder_inputs(items.masked_fill(~mask[..., None], 0.0), 0.4, mask)
-    return inputs, model.config.heads, mask
+    weights = [weight.detach() for weight in model.packed_weights().decoder.weights]
+    return ops.Transformer(weights, None, model.config.heads, True), inputs
 
 
 def test_opcheck_of_the_incremental_ops():
-    inputs, heads, mask = decoder_arguments()
-    cache = torch.ops.softrank_ext.open_decoder(inputs.weights, None, heads, inputs.memory.detach(), mask)
+    decoder, inputs = decoder_arguments()
+    memory, mask = inputs.memory, inputs.mask
+    cache = ops.open_decoder(decoder, memory, mask)
     lengths = torch.tensor([0, 1, 0, 2])
-    steps = (inputs.tokens + inputs.places)[:, :3].detach()
+    steps = (inputs.tokens + inputs.places)[:, :3]
+    torch.library.opcheck(torch.ops.softrank_ext.open_decoder, (*decoder, memory, mask))
+    torch.library.opcheck(torch.ops.softrank_ext.advance_decoder, (*decoder, cache, steps, lengths, mask))
     torch.library.opcheck(
-        torch.ops.softrank_ext.open_decoder, (inputs.weights, None, heads, inputs.memory.detach(), mask)
-    )
-    torch.library.opcheck(
-        torch.ops.softrank_ext.advance_decoder, (inputs.weights, None, heads, True, cache, steps, lengths, mask)
-    )
-    torch.library.opcheck(
-        torch.ops.softrank_ext.decode_scores, (torch.randn(2, 4, 4), torch.ones(2, 4) > 0, torch.rand(2, 4), None, 1.0)
+        torch.ops.softrank_ext.decode_scores, (torch.randn(2, 4, 4), torch.ones(2, 4) > 0, torch.rand(2, 4))
     )
 
 
 def test_errors_of_the_incremental_ops():
-    inputs, heads, mask = decoder_arguments()
-    weights, memory = inputs.weights, inputs.memory.detach()
-    cache = ops.open_decoder(weights, heads=heads, memory=memory, mask=mask)
+    decoder, inputs = decoder_arguments()
+    memory, mask = inputs.memory, inputs.mask
+    cache = ops.open_decoder(decoder, memory, mask)
     options = {
-        "heads": heads, "norm_first": True, "cache": cache, "inputs": memory[:, :2], "mask": mask,
-        "lengths": torch.zeros(4, dtype=torch.int64),
+        "cache": cache, "inputs": memory[:, :2], "mask": mask, "lengths": torch.zeros(4, dtype=torch.int64),
     }  # fmt: skip
-    assert ops.advance_decoder(weights, **options).shape == (4, 2, 24)
+    assert ops.advance_decoder(decoder, **options).shape == (4, 2, 24)
     for change, message in (
-        ({"lengths": torch.zeros(3, dtype=torch.int64)}, r"lengths must be \(4,\) int64, got \(3,\) int64"),
+        ({"lengths": torch.zeros(3, dtype=torch.int64)}, r"lengths must be a \(4,\) tensor of int64, got \(3,\) int64"),
         ({"lengths": torch.tensor([0, 6, 0, 0])}, "lengths must leave room for 2 positions of 7, got 6 in row 1"),
-        ({"mask": mask[:3]}, r"mask must be \(4, N\) bool, got \(3, 7\) bool"),
+        ({"mask": mask[:3]}, r"mask must be a \(4, N\) tensor of bool, got \(3, 7\) bool"),
         ({"cache": cache[:, :-1]}, r"cache must be the \(4, \d+\) torch.float64 of open_decoder, got"),
     ):
         with pytest.raises(ValueError, match=message):
-            ops.advance_decoder(weights, **{**options, **change})
+            ops.advance_decoder(decoder, **{**options, **change})
     with pytest.raises(ValueError, match="mask must be a bool tensor of the shape of memory's slots"):
-        ops.open_decoder(weights, heads=heads, memory=memory, mask=mask[:3])
+        ops.open_decoder(decoder, memory, mask[:3])
     with pytest.raises(ValueError, match=r"scores must be \(B, N, N\), place by slot, got \(2, 4, 3\) float32"):
         ops.decode_scores(torch.zeros(2, 4, 3), torch.ones(2, 3) > 0)
     with pytest.raises(RuntimeError, match="scores must not be NaN"):
         ops.decode_scores(torch.full((2, 3, 3), torch.nan), torch.ones(2, 3) > 0)
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("head", ["pointer", "linear"])
+def test_plain_torch_has_the_same_scores(head, is_masked):
+    """The engine is a choice of speed: prefill, truncate and select give the kernel's scores to rounding."""
+    model, items, mask, order, _ = make_case(head, torch.float64, is_masked)
+    decoders = [
+        IncrementalDecoder(model, items, 0.4, mask, engine=engine)
+        for engine in (Engine(), Engine(compiled=False), Engine(compiled=False, cache=False))
+    ]
+    for change in (
+        lambda decoder: decoder.scores,
+        lambda decoder: decoder.prefill(order[:, :3]),
+        lambda decoder: decoder.truncate(1),
+        lambda decoder: decoder.select(torch.tensor([3, 0, 0, 1, 2])),
+    ):
+        kernel, *plain = (change(decoder) for decoder in decoders)
+        remaining = decoders[0].remaining
+        for scores in plain:
+            torch.testing.assert_close(scores[remaining], kernel[remaining], atol=1e-12, rtol=0)
+
+
+def test_plain_torch_calls_no_compiled_decoder(monkeypatch):
+    model, items, mask, order, _ = make_case("pointer", torch.float64, True)
+    monkeypatch.setattr(ops, "open_decoder", None)
+    monkeypatch.setattr(ops, "advance_decoder", None)
+    IncrementalDecoder(model, items, 0.4, mask, engine=Engine(compiled=False)).step(order[:, 0])
+    with pytest.raises(TypeError):
+        IncrementalDecoder(model, items, 0.4, mask)

@@ -1,4 +1,4 @@
-"""Metrics: by hand, against SciPy and against brute force over pairs."""
+"""Metrics: by hand, against SciPy, against brute force over pairs and against a loop over leading dimensions."""
 
 import itertools
 import os
@@ -160,48 +160,178 @@ def test_ndcg_by_hand():
     assert metrics.ndcg(ORDER, torch.zeros(1, 4), 3).tolist() == [0.0]
 
 
+def each(metric, order, *instance, **options):
+    """A metric of orders (B, S, N), one order at a time with its own instance: (B, S, ...)."""
+    rows = []
+    for b in range(order.shape[0]):
+        own = [part[b : b + 1] for part in instance]
+        keywords = {
+            name: value[b : b + 1] if isinstance(value, torch.Tensor) else value for name, value in options.items()
+        }
+        rows.append(torch.cat([metric(order[b, s : s + 1], *own, **keywords) for s in range(order.shape[1])]))
+    return torch.stack(rows)
+
+
+B, S, N = 3, 4, 6
+MASK = torch.tensor([[True] * 6, [True, False, True, True, True, False], [False, False, True, False, True, True]])
+
+
+def sampled_orders(mask=None):
+    """Orders (B, S, N) and right orders (B, N), real items first."""
+    generator = torch.Generator().manual_seed(5)
+    order = torch.rand(B, S, N, generator=generator).argsort(-1)
+    true_order = torch.rand(B, N, generator=generator).argsort(-1)
+    if mask is not None:
+        is_padding = (~mask)[:, None].expand(B, S, N).gather(-1, order).int()
+        order = order.gather(-1, is_padding.argsort(dim=-1, stable=True))
+        is_padding = (~mask).gather(-1, true_order).int()
+        true_order = true_order.gather(-1, is_padding.argsort(dim=-1, stable=True))
+    return order, true_order
+
+
+@pytest.mark.parametrize("reference", ["", "1"])
+@pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", ["kendall_tau", "kendall_tau_of_ranks", "accuracy", "correctness"])
+def test_leading_dimensions_of_orders_and_right_orders(monkeypatch, name, mask, reference):
+    monkeypatch.setenv("SOFTRANK_EXT_REFERENCE", reference)
+    metric = getattr(metrics, name)
+    order, true_order = sampled_orders(mask)
+    order[1, 2] = true_order[1]
+    options = {} if mask is None else {"mask": mask}
+    wanted = each(metric, order, true_order, **options)
+    assert wanted.unique().numel() > 1
+    found = metric(order, true_order, **options)
+    assert found.shape == (B, S) and torch.equal(found, wanted)
+    everything = {name: value[:, None].expand(B, S, N) for name, value in options.items()}
+    assert torch.equal(metric(order, true_order[:, None].expand(B, S, N), **everything), wanted)
+    one = {name: value[1] for name, value in options.items()}
+    assert torch.equal(metric(order[1], true_order[1], **one), wanted[1])
+    assert torch.equal(metric(order[1, 3], true_order[1], **one), wanted[1, 3])
+    assert metric(order[:, :0], true_order, **options).shape == (B, 0)
+    if name != "kendall_tau":
+        known = torch.tensor([3, 2, 1])
+        wanted = each(metric, order, true_order, known=known, **options)
+        assert torch.equal(metric(order, true_order, known=known, **options), wanted)
+        assert torch.equal(metric(order[1, 3], true_order[1], known=known[1], **one), wanted[1, 3])
+
+
+@pytest.mark.parametrize("mask", [None, MASK], ids=["whole", "padded"])
+@pytest.mark.parametrize("name", ["tie_aware_accuracy", "tie_aware_correctness"])
+def test_leading_dimensions_of_labels(name, mask):
+    metric = getattr(metrics, name)
+    order, true_order = sampled_orders(mask)
+    labels = torch.tensor([[1, 1, 1, 1, 1, 1], [3, 8, 3, 5, 5, 9], [0, 1, 2, 3, 4, 2]])
+    options = {} if mask is None else {"mask": mask}
+    wanted = each(metric, order, true_order, labels, **options)
+    assert wanted.unique().numel() > 1
+    assert torch.equal(metric(order, true_order, labels, **options), wanted)
+    one = {name: value[1] for name, value in options.items()}
+    assert torch.equal(metric(order[1], true_order[1], labels[1], **one), wanted[1])
+
+
+def test_leading_dimensions_of_tours():
+    order, _ = sampled_orders()
+    generator = torch.Generator().manual_seed(2)
+    points, distances = torch.rand(B, N, 2, generator=generator), torch.rand(B, N, N, generator=generator)
+    for metric, instance in ((metrics.tour_length, points), (metrics.matrix_tour_length, distances)):
+        wanted = each(lambda order, instance, metric=metric: metric(instance, order), order, instance)
+        assert torch.equal(metric(instance, order), wanted)
+        assert torch.equal(metric(instance[2], order[2]), wanted[2])
+        assert torch.equal(metric(instance[2], order[2, 1]), wanted[2, 1])
+        torch.testing.assert_close(metric(instance[:, None].expand(B, S, *instance.shape[1:]), order), wanted)
+    length = metrics.tour_length(points, order)
+    best = length.amin(1)
+    assert torch.equal(metrics.gap(length, best), torch.stack([metrics.gap(length[:, s], best) for s in range(S)], 1))
+    assert metrics.gap(length[0, 0], best[0]).shape == ()
+    order[1, 2, 0] = order[1, 2, 1]
+    wanted = torch.ones(B, S, dtype=torch.float64)
+    wanted[1, 2] = 0
+    assert torch.equal(metrics.tour_validity(order), wanted)
+    first = order[:, 0, 0]
+    assert torch.equal(metrics.tour_validity(order, first), each(metrics.tour_validity, order, first))
+    assert metrics.tour_validity(order, first)[:, 0].tolist() == [1, 1, 1]
+
+
+def test_leading_dimensions_of_grids_and_relevance():
+    order, true_order = sampled_orders()
+    shift = metrics.manhattan_displacement(order, true_order, 2, 3)
+    assert torch.equal(shift, each(metrics.manhattan_displacement, order, true_order, rows=2, columns=3))
+    histograms = each(lambda *a: metrics.displacement_histogram(*a, 2, 3)[None], order, true_order)
+    assert torch.equal(metrics.displacement_histogram(order, true_order, 2, 3), histograms.sum((0, 1)))
+    accuracy = metrics.place_accuracy(order, true_order, 2, 3)
+    flat = metrics.place_accuracy(order.reshape(-1, N), true_order.repeat_interleave(S, 0), 2, 3)
+    assert torch.equal(accuracy, flat)
+    relevance = torch.rand(B, N, generator=torch.Generator().manual_seed(4))
+    assert torch.equal(metrics.ndcg(order, relevance, 3), each(metrics.ndcg, order, relevance, k=3))
+    assert torch.equal(metrics.ndcg(order[0], relevance[0], 3), metrics.ndcg(order, relevance, 3)[0])
+
+
+def test_errors_of_leading_dimensions():
+    order, true_order = sampled_orders()
+    with pytest.raises(
+        ValueError,
+        match=r"^true_order must be a \(3, 4, 6\) tensor of int64 "
+        r"\(of the first 2 dimensions, the last may be missing\), got \(4, 6\) int64$",
+    ):
+        metrics.accuracy(order, order[0])
+    with pytest.raises(ValueError, match=r"true_order must be a \(3, 6\) tensor of int64, got \(3, 4, 6\) int64"):
+        metrics.accuracy(true_order, order)
+    with pytest.raises(ValueError, match=r"points must be a \(3, 4, 6, D\) tensor of .*, got \(4, 6, 2\) float32"):
+        metrics.tour_length(torch.rand(4, 6, 2), order)
+    with pytest.raises(ValueError, match=r"best_length must be a \(3, 4\) tensor .*, got \(4,\) float32"):
+        metrics.gap(torch.ones(3, 4), torch.ones(4))
+    with pytest.raises(ValueError, match=r"order must hold each of 0 to 5 once per row, row 6 is"):
+        order[1, 2, 0] = order[1, 2, 1]
+        metrics.kendall_tau(order, true_order)
+
+
 def test_errors():
     order, soft_ranks = torch.tensor([[1, 2, 0]]), torch.rand(1, 3)
     for metric in (metrics.kendall_tau, metrics.kendall_tau_of_ranks, metrics.accuracy, metrics.correctness):
-        with pytest.raises(ValueError, match=r"order must be \(B, N\) int64, got \(1, 3\) torch.float32"):
+        with pytest.raises(
+            ValueError,
+            match=r"order must be a \(\.\.\., N\) tensor of int64, got \(1, 3\) float32; did you pass soft_ranks\?",
+        ):
             metric(soft_ranks, order)
-        with pytest.raises(ValueError, match=r"true_order must be \(B, N\) int64, got \(3,\) torch.int64"):
-            metric(order, order[0])
-        with pytest.raises(ValueError, match=r"one shape, got \(1, 3\) and \(2, 3\)"):
+        with pytest.raises(ValueError, match=r"true_order must be a \(3,\) tensor of int64, got \(1, 3\) int64"):
+            metric(order[0], order)
+        with pytest.raises(ValueError, match=r"true_order must be a \(1, 3\) tensor of int64, got \(2, 3\) int64"):
             metric(order, order.expand(2, 3))
-        with pytest.raises(ValueError, match=r"mask must be \(1, 3\) bool, got \(1, 3\) torch.int64"):
+        with pytest.raises(ValueError, match=r"mask must be a \(1, 3\) tensor of bool, got \(1, 3\) int64"):
             metric(order, order, order)
-    with pytest.raises(ValueError, match=r"order must be .* got list"):
+    with pytest.raises(TypeError, match=r"order must be .* got list"):
         metrics.accuracy([[0, 1]], order)
-    with pytest.raises(ValueError, match=r"known must be \(1,\) int64, got \(3,\) torch.int64"):
+    with pytest.raises(TypeError, match=r"true_order must be .* got list"):
+        metrics.accuracy(order, [[0, 1, 2]])
+    with pytest.raises(ValueError, match=r"known must be a \(1,\) tensor of int64, got \(3,\) int64"):
         metrics.correctness(order, order, known=order[0])
     with pytest.raises(ValueError, match="order must hold each of 0 to 2 once per row, row 0 is"):
         metrics.kendall_tau(torch.tensor([[1, 1, 0]]), order)
     with pytest.raises(ValueError, match="true_order must list real slots before padded ones"):
         metrics.kendall_tau(order, torch.tensor([[0, 1, 2]]), torch.tensor([[False, True, True]]))
-    with pytest.raises(ValueError, match=r"labels must be \(1, 3\), one per item, got \(3,\)"):
-        metrics.tie_aware_accuracy(order, order, order[0])
-    with pytest.raises(ValueError, match=r"points must be \(1, 3, 'D'\) float, got \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"labels must be a \(1, 3\) tensor, got \(2, 3\) int64"):
+        metrics.tie_aware_accuracy(order, order, order.expand(2, 3))
+    with pytest.raises(ValueError, match=r"points must be a \(1, 3, D\) tensor of float16 or .*, got \(1, 3\)"):
         metrics.tour_length(soft_ranks, order)
-    with pytest.raises(ValueError, match=r"points must be float, got torch\.int64"):
+    with pytest.raises(ValueError, match=r"points must be a \(1, 3, D\) tensor of .* float64, got \(1, 3, 2\) int64"):
         metrics.tour_length(torch.zeros(1, 3, 2).long(), order)
-    with pytest.raises(ValueError, match=r"distances must be \(1, 3, 3\), got \(1, 3, 2\)"):
+    with pytest.raises(ValueError, match=r"distances must be a \(1, 3, 3\) tensor, got \(1, 3, 2\)"):
         metrics.matrix_tour_length(torch.zeros(1, 3, 2), order)
-    with pytest.raises(ValueError, match=r"length and best_length must have one shape, got \(1,\) and \(2,\)"):
+    with pytest.raises(ValueError, match=r"best_length must be a \(1,\) tensor, got \(2,\) float32"):
         metrics.gap(torch.ones(1), torch.ones(2))
     with pytest.raises(ValueError, match=r"best_length must be positive, got 0.0"):
         metrics.gap(torch.ones(1), torch.zeros(1))
-    with pytest.raises(ValueError, match=r"first must be \(1,\), got \(3,\)"):
+    with pytest.raises(ValueError, match=r"first must be a \(1,\) tensor, got \(3,\) int64"):
         metrics.tour_validity(order, order[0])
     with pytest.raises(ValueError, match="rows times columns must be N = 3, got 2 and 2"):
         metrics.place_accuracy(order, order, 2, 2)
-    with pytest.raises(ValueError, match="at least one instance"):
+    with pytest.raises(ValueError, match=r"at least one order, got \(0, 3\) int64"):
         metrics.place_accuracy(order[:0], order[:0], 1, 3)
     with pytest.raises(ValueError, match="rows times columns"):
         metrics.displacement_histogram(order, order, 3, 3)
-    with pytest.raises(ValueError, match=r"relevance must be \(1, 3\), one per item, got \(1, 2\)"):
+    with pytest.raises(ValueError, match=r"relevance must be a \(1, 3\) tensor, got \(1, 2\)"):
         metrics.ndcg(order, torch.ones(1, 2), 1)
-    with pytest.raises(ValueError, match="k must be from 1 to 3, got 4"):
+    with pytest.raises(ValueError, match="k must be an integer from 1 to 3, got 4"):
         metrics.ndcg(order, soft_ranks, 4)
     with pytest.raises(ValueError, match="relevance must not be negative, got -1"):
         metrics.ndcg(order, -torch.ones(1, 3), 1)

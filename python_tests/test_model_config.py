@@ -7,7 +7,7 @@ import pytest
 import torch
 from testing.tiny_models import small_model
 
-from softrank_ext import Bridge, DataFacts, Riffle, model_folder, sample
+from softrank_ext import Bridge, DataFacts, Riffle, model_folder, pretrained, sample
 from softrank_ext.model import PRESETS, SoftRankConfig, SoftRankModel
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -200,8 +200,8 @@ class TestFilesBefore02:
 
 def test_bundled_models_know_their_process_and_data():
     """As 0.1 had it: 5 steps, noise scale 0.5, a uniform prior; only tours have a fixed start."""
-    for name in model_folder.bundled_names():
-        fields = json.loads((model_folder.BUNDLED / name / model_folder.CONFIG_FILE).read_text())
+    for name in pretrained.bundled_names():
+        fields = json.loads((pretrained.BUNDLED / name / model_folder.CONFIG_FILE).read_text())
         assert fields.pop("model_type") == "soft-rank"
         config = SoftRankConfig.from_json(fields)
         assert config.process == Bridge(0.5, "uniform", "exact", "clean", 5) and config.time_steps == 5
@@ -215,4 +215,4 @@ def test_unknown_model_types_are_told(tmp_path):
     path = tmp_path / model_folder.CONFIG_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "oracle"}))
     with pytest.raises(ValueError, match=r"model_type must be one of soft-rank.*, got 'oracle'"):
-        model_folder.from_pretrained(tmp_path)
+        model_folder.load_model(tmp_path)

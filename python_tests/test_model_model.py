@@ -11,17 +11,18 @@ from testing.tiny_models import numbers_of, small_model
 from testing.torch_twins import torch_encoder_layer
 from torch import nn
 
-from softrank_ext import Bridge, Draw, Engine, Riffle, decode_chamber, reflect, sample
+from softrank_ext import Beam, Bridge, Draw, Engine, Greedy, Riffle, decode_chamber, ops, reflect, sample
 from softrank_ext.laws import GeneralizedPlackettLuce, PlackettLuce
 from softrank_ext.model import (
     DECODER_HEADS,
     HEADS,
     DecoderLayer,
+    EncoderLayer,
     SoftRankConfig,
     SoftRankModel,
     sine_cosine,
 )
-from softrank_ext.ops import reference
+from softrank_ext.ops.layers import weight_shapes
 from softrank_ext.permutations import arrange, check_order, compose, ranks_of
 from softrank_ext.processes import bridge
 
@@ -152,9 +153,12 @@ def test_items_see_their_slots(make_model):
     assert (memory[:, 2:] - swapped[:, 2:]).abs().max() > 1e-3
 
 
-def test_decoder_layer_parameters_are_the_ops_weights():
-    names = [name.replace(".", "_") for name, _ in DecoderLayer(16, 24, 2, 0.1, True).named_parameters()]
-    assert tuple(names) == reference.DecoderLayerWeights._fields
+@pytest.mark.parametrize(("kind", "make"), [("encoder", EncoderLayer), ("decoder", DecoderLayer)])
+def test_parameters_of_a_layer_are_the_ops_weights(kind, make):
+    layer = make(16, 24, 2, 0.1, True)
+    names = [name.replace(".", "_") for name, _ in layer.named_parameters()]
+    assert tuple(names) == ops.layer_weight_names(kind)
+    assert [tuple(weight.shape) for weight in layer.parameters()] == weight_shapes(kind, 16, 24)
 
 
 @pytest.mark.parametrize("time, factor", (("grid", 7), ("continuous", 1000)))
@@ -219,8 +223,12 @@ def test_reverse_loop_by_hand(make_model):
         ({"t": 1.5}, r"t must be in \[0, 1\], got 1.5"),
         ({"t": torch.zeros(3)}, r"t must be a number or \(2,\), got 3 numbers"),
         ({"uniform": torch.zeros(2, 3)}, r"uniform must be \(2, 4\) float, got \(2, 3\)"),
-        ({"forced_order": torch.zeros(2, 4)}, r"forced_order must be \(2, 4\) int64, an order over slots, got"),
+        ({"forced_order": torch.zeros(2, 4)}, r"forced_order must be a \(2, 4\) tensor of int64, got"),
         ({"forced_order": torch.zeros(2, 4).long()}, "forced_order must hold each of 0 to 3 once per row"),
+        ({"decode": "sampel"}, r"decode must be .*sample.*, got .sampel."),
+        ({"decode": Draw()}, "Draw.* needs uniform"),
+        ({"decode": Greedy(), "uniform": torch.zeros(2, 4)}, "Greedy.* no uniform, got both"),
+        ({"decode": Beam(2)}, "decode must be Draw.* or Greedy.* here, got Beam"),
     ),
 )
 @pytest.mark.parametrize("compiled", (True, False))
@@ -242,8 +250,8 @@ def test_order_errors(make_model):
 
 
 def test_decoder_weights_of_a_head_without_decoder(make_model):
-    assert make_model("gpl").packed_weights().decoder == []
-    assert all(len(make_model(head).packed_weights().decoder) == 42 for head in DECODER_HEADS)
+    assert make_model("gpl").packed_weights().decoder.weights == []
+    assert all(len(make_model(head).packed_weights().decoder.weights) == 42 for head in DECODER_HEADS)
 
 
 def test_log_prob_compiles_without_a_warning(recwarn):

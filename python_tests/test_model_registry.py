@@ -47,7 +47,7 @@ def assert_saved_and_read(folder) -> None:
     model, items = make_scorer(), torch.randn(5, 4, 1)
     model_folder.save_pretrained(model, folder)
     assert json.loads((folder / "config.json").read_text())["model_type"] == "test-scorer"
-    again = model_folder.from_pretrained(folder)
+    again = model_folder.load_model(folder)
     assert isinstance(again, Scorer) and again.config == model.config and not again.training
     assert torch.equal(sample(again, items, seed=1).order, sample(model, items, seed=1).order)
 
@@ -67,7 +67,7 @@ def test_a_type_that_nobody_knows_is_told(tmp_path):
     model_folder.save_pretrained(make_scorer(), tmp_path)
     message = r"config\.json: model_type must be one of soft-rank, diffsort, factorised, got 'test-scorer'"
     with pytest.raises(ValueError, match=message):
-        model_folder.from_pretrained(tmp_path)
+        model_folder.load_model(tmp_path)
 
 
 def test_another_class_of_a_known_name_is_refused():
@@ -109,7 +109,7 @@ def test_a_registered_type_trains_evaluates_saves_and_resumes(tmp_path):
     config = TrainConfig(iterations=60, batch_size=32, learning_rate=0.1, warmup=0, evaluate_every=60, ema=0.5)
     result = train(make_scorer(), task, config, tmp_path, quiet=True)
     assert result.metrics["accuracy"] > 0.9
-    saved = model_folder.from_pretrained(tmp_path / "last")
+    saved = model_folder.load_model(tmp_path / "last")
     assert isinstance(saved, Scorer) and not saved.training
     row = evaluate(saved, task, count=200)
     assert row["metrics"]["accuracy"]["mean"] > 0.9 and row["steps"] == 1

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy import special, stats
 from torch import Tensor
 
-from softrank_ext import noise
-from softrank_ext.ops import reference
+from softrank_ext import noise, ops
+from softrank_ext.ops.random import normal_quantile, philox_words
 
 DTYPES = (torch.float32, torch.float64)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=("float32", "float64"))
@@ -54,7 +54,7 @@ def bits_behind(seed: int, sample: int, step: int, stream: int, index: int) -> i
 def test_known_answers_of_philox(counter, key, expected):
     assert philox(_words(counter), _words(key)) == _words(expected)
     low, high = _words(key)
-    words = reference.philox_words([torch.tensor([word]) for word in _words(counter)], low + (high << 32))
+    words = philox_words([torch.tensor([word]) for word in _words(counter)], low + (high << 32))
     assert [int(word) for word in words] == _words(expected)
 
 
@@ -103,13 +103,13 @@ def test_numbers_come_from_the_documented_counters(seed, sample, step, stream, c
 def _reference_uniform(
     seed: int, samples: Tensor, step: int, count: int, *, stream: int = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    return reference.random_uniform(samples, seed, step, stream, count, dtype)
+    return ops.random_uniform_reference(samples, seed, step, stream, count, dtype)
 
 
 def _reference_normal(
     seed: int, samples: Tensor, step: int, count: int, *, stream: int = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    return reference.random_normal(samples, seed, step, stream, count, dtype)
+    return ops.random_normal_reference(samples, seed, step, stream, count, dtype)
 
 
 SAMPLES = torch.tensor([0, 1, 2, -1, -(2**63), 2**63 - 1, 2**32, 2**32 - 1, 123_456_789_012])
@@ -139,9 +139,9 @@ def test_normal_is_the_quantile_of_the_cell(dtype):
 def test_quantile_in_all_three_regions_and_symmetric():
     p = torch.tensor([0.5, 0.3, 0.075, 0.0749, 1e-3, 1e-8, 1e-11, 1e-13, 2.0**-53], dtype=torch.float64)
     expected = torch.from_numpy(special.ndtri(p.numpy()))
-    torch.testing.assert_close(reference.normal_quantile(p), expected, atol=1e-15, rtol=2e-15)
+    torch.testing.assert_close(normal_quantile(p), expected, atol=1e-15, rtol=2e-15)
     q = p[p > 1e-7]
-    torch.testing.assert_close(reference.normal_quantile(1 - q), -reference.normal_quantile(q), atol=1e-15, rtol=1e-9)
+    torch.testing.assert_close(normal_quantile(1 - q), -normal_quantile(q), atol=1e-15, rtol=1e-9)
 
 
 def test_kernel_quantile_in_the_far_tail(tmp_path):
@@ -164,7 +164,7 @@ def test_kernel_quantile_in_the_far_tail(tmp_path):
     subprocess.run(command, check=True)
     printed = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
     middle_of_cell = torch.tensor([((number >> 12) + 0.5) * 2.0**-52 for number in bits], dtype=torch.float64)
-    assert [float.fromhex(line) for line in printed.split()] == reference.normal_quantile(middle_of_cell).tolist()
+    assert [float.fromhex(line) for line in printed.split()] == normal_quantile(middle_of_cell).tolist()
 
 
 @each_draw

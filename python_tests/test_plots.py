@@ -3,25 +3,68 @@
 import pytest
 import torch
 
-from softrank_ext.sampling.trajectory import Frames
-from softrank_ext.show import plots
+from softrank_ext import Bridge, answers, noise, ops, show
+from softrank_ext.sampling.trajectory import Frames, Trajectory, TrajectoryPoint
+from softrank_ext.show import walk as walks
+
+PRIOR = noise.PRIOR_STREAM
 
 
 def test_swapped_pairs_against_a_table():
     ranks = torch.tensor([[3, 0, 2, 1], [3, 0, 2, 1], [3, 1, 2, 0], [0, 3, 1, 2], [3, 0, 1, 2]])
-    assert plots.swapped_pairs(ranks).tolist() == [0, 0, 1, 6, 1]
+    assert show.swapped_pairs(ranks).tolist() == [0, 0, 1, 6, 1]
 
 
 def test_labels_are_kept_apart_in_their_order():
-    spread = plots._spread([0.5, 0.501, 0.99, 1.0, 0.0], gap=0.1)
+    spread = walks._spread([0.5, 0.501, 0.99, 1.0, 0.0], gap=0.1)
     assert spread == pytest.approx([0.5, 0.6, 0.9, 1.0, 0.0])
+
+
+def make_walk(times, soft_ranks):
+    values = torch.tensor(soft_ranks)
+    return show.Walk(times, values, *ops.decode_chamber(values))
+
+
+def test_a_drawn_walk_goes_from_the_clean_order_to_the_noise_of_a_sample():
+    clean = torch.tensor([1, 3, 2, 0])
+    walk = show.draw_walk(4, 10, seed=3, clean_order=clean)
+    assert walk.times == pytest.approx([k / 10 for k in range(11)])
+    assert walk.order[0].tolist() == clean.tolist() and walk.ranks[0].tolist() == [3, 0, 2, 1]
+    torch.testing.assert_close(walk.soft_ranks[0], torch.tensor([1, 0, 2 / 3, 1 / 3]))
+    torch.testing.assert_close(walk.soft_ranks[-1], noise.uniform(3, torch.tensor([0]), 0, 4, stream=PRIOR)[0])
+    assert not torch.equal(walk.soft_ranks, show.draw_walk(4, 10, seed=4, clean_order=clean).soft_ranks)
+    with pytest.raises(ValueError, match=r"clean_order must be a \(3,\) tensor of int64, got \(4,\) int64"):
+        show.draw_walk(3, clean_order=clean)
+
+
+def test_walk_runs_from_the_grid_to_the_prior():
+    times, soft_ranks, *_ = show.draw_walk(6, 50, seed=1)
+    assert (times[0], times[-1], len(times)) == (0.0, 1.0, 51)
+    torch.testing.assert_close(soft_ranks[0].sort().values, torch.linspace(0, 1, 6))
+    assert bool(((soft_ranks >= 0) & (soft_ranks <= 1)).all())
+
+
+def test_walk_is_one_path():
+    """A path's steps have deviation noise_scale / sqrt(steps); independent marginals would jump by about 0.3."""
+    soft_ranks = show.draw_walk(200, 400, process=Bridge(0.5)).soft_ranks
+    steps = soft_ranks.diff(dim=0)
+    assert float(steps.abs().max()) < 6 * 0.5 / 20
+    expected = 0.5 / 20
+    inner = steps[100:300].square().mean().sqrt()
+    assert 0.9 * expected < float(inner) < 1.1 * expected
+
+
+def test_walk_without_noise_is_the_straight_line():
+    times, soft_ranks, *_ = show.draw_walk(7, 4, process=Bridge(0.0), seed=2)
+    share = torch.tensor(times)[:, None]
+    torch.testing.assert_close(soft_ranks, (1 - share) * soft_ranks[0] + share * soft_ranks[-1])
 
 
 def test_walk_has_a_line_per_item():
     pytest.importorskip("matplotlib")
-    soft_ranks = torch.tensor([[1.0, 0.0, 0.5], [0.2, 0.4, 0.9]])
-    ranks = torch.tensor([[2, 0, 1], [0, 1, 2]])
-    walk, distance = plots.plot_walk([0.0, 1.0], soft_ranks, ranks, "title").axes
+    walked = make_walk([0.0, 1.0], [[1.0, 0.0, 0.5], [0.2, 0.4, 0.9]])
+    assert walked.ranks.tolist() == [[2, 0, 1], [0, 1, 2]]
+    walk, distance = show.plot_walk(walked, "title").axes
     assert [line.get_ydata() for line in walk.lines] == [
         pytest.approx([1.0, 0.2]),
         pytest.approx([0.0, 0.4]),
@@ -46,8 +89,8 @@ FRAMES = make_frames(
 
 def test_there_and_back_meets_at_the_noise():
     pytest.importorskip("matplotlib")
-    walk = torch.tensor([[1.0, 0.0, 0.5], [0.7, 0.2, 0.9], [0.2, 0.6, 0.9]])
-    forward, reverse = plots.plot_there_and_back([0.0, 0.5, 1.0], walk, FRAMES, ["c", "a", "b"], "title").axes
+    walk = make_walk([0.0, 0.5, 1.0], [[1.0, 0.0, 0.5], [0.7, 0.2, 0.9], [0.2, 0.6, 0.9]])
+    forward, reverse = show.plot_there_and_back(walk, FRAMES, ["c", "a", "b"], "title").axes
     ends = [
         {round(float(line.get_ydata()[at]), 4) for line in axes.lines} for axes, at in ((forward, -1), (reverse, 0))
     ]
@@ -59,6 +102,19 @@ def test_there_and_back_meets_at_the_noise():
     assert [text.get_text() for text in forward.texts] == ["a", "b", "c"]
 
 
+def test_soft_ranks_of_a_trajectory_are_those_of_its_frames():
+    pytest.importorskip("matplotlib")
+    points = zip(FRAMES.times[:2], FRAMES.soft_ranks, FRAMES.order, FRAMES.predicted_order, strict=False)
+    trajectory = Trajectory(TrajectoryPoint(*point) for point in points)
+    for path in (trajectory, FRAMES):
+        (axes,) = show.plot_soft_ranks(path, ["c", "a", "b"], "title").axes
+        lines = {tuple(round(float(y), 4) for y in line.get_ydata()) for line in axes.lines}
+        assert lines == {(0.2, 0.4, 1.0), (0.6, 0.3, 0.0), (0.9, 0.5, 0.5)}
+        assert [text.get_text() for text in axes.texts] == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="labels must be 3 texts, got 2"):
+        show.plot_soft_ranks(FRAMES, ["a", "b"])
+
+
 def test_sorting_marks_what_is_out_of_place_but_not_ties():
     pytest.importorskip("matplotlib")
     images = torch.zeros(3, 1, 28, 112, dtype=torch.uint8)
@@ -68,7 +124,7 @@ def test_sorting_marks_what_is_out_of_place_but_not_ties():
         (["30", "20", "20"], []),
     ):
         true_order = torch.tensor(sorted(range(3), key=lambda item: (labels[item], -item)))
-        before, _, after = plots.plot_sorting(FRAMES, images, labels, true_order).axes
+        before, _, after = show.plot_sorting(FRAMES, images, labels, true_order).axes
         assert [text.get_text() for text in before.texts] == [labels[item] for item in (0, 1, 2)]
         assert [text.get_text().split()[0] for text in after.texts] == [labels[item] for item in (1, 2, 0)]
         assert [text.get_text() for text in after.texts if "wrong" in text.get_text()] == wrong
@@ -79,7 +135,7 @@ def test_tours_say_how_much_longer_they_are():
     pytest.importorskip("matplotlib")
     square = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
     frames = make_frames([[0.0] * 4] * 2, [[0, 2, 1, 3], [0, 1, 2, 3]], [[0, 1, 3, 2], [0, 1, 2, 3]])
-    figure = plots.plot_tour(frames, square, torch.tensor([0, 1, 2, 3]))
+    figure = show.plot_tour(frames, square, torch.tensor([0, 1, 2, 3]))
     above, below = figure.axes[:2], figure.axes[2:]
     crossed = f"+{100 * ((2 + 2 * 2**0.5) / 4 - 1):.1f} %"
     assert [axes.get_xlabel() for axes in above] == [crossed, "+0.0 %"]
@@ -92,80 +148,84 @@ def test_jigsaw_puts_patches_in_raster_order():
     patches = torch.arange(4, dtype=torch.uint8).reshape(4, 1, 1, 1).expand(4, 3, 2, 2).clone()
     patches[:, :, 0, 1] += 10  # top right of each patch
     order = [[3, 0, 1, 2], [1, 3, 0, 2]]
-    figure = plots.plot_jigsaw(make_frames([[0.0] * 4] * 2, order, order[::-1]), patches, torch.tensor([1, 3, 0, 2]))
+    figure = show.plot_jigsaw(make_frames([[0.0] * 4] * 2, order, order[::-1]), patches, torch.tensor([1, 3, 0, 2]))
     first = figure.axes[0]
     shown = first.images[0].get_array()[..., 0].tolist()
     assert shown == [[3, 13, 0, 10], [3, 3, 0, 0], [1, 11, 2, 12], [1, 1, 2, 2]]
     assert [axes.get_xlabel() for axes in figure.axes] == ["1 of 4", "4 of 4", "4 of 4", "1 of 4"]
 
 
-def test_accuracy_over_size_is_drawn_on_a_logit_scale():
-    pytest.importorskip("matplotlib")
-    series = {"ours": [(9, 0.9), (32, 0.5)], "paper": [(9, 1.0), (32, 0.0)]}
-    (axes,) = plots.plot_accuracy_over_size(series, "ours").axes
-    assert axes.get_yscale() == "logit" and axes.get_xscale() == "log"
-    lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines if line.get_label() in series}
-    assert lines == {"ours": [0.9, 0.5], "paper": [0.999, 0.001]}
-    open_marks = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
-    assert [list(line.get_ydata()) for line in open_marks] == [[0.999], [0.001]]
-
-
-def test_random_displacement_of_a_two_by_two_square():
-    # Of 16 pairs of cells 4 are equal, 8 are neighbours, 4 lie across.
-    assert plots.random_displacement(2, 2).tolist() == [0.25, 0.5, 0.25]
-    distribution = plots.random_displacement(8, 8)
-    assert float((distribution * torch.arange(15)).sum()) == pytest.approx(2 * 63 / 24)
-
-
-def test_jigsaw_errors_show_shares_and_displacements():
-    pytest.importorskip("matplotlib")
-    shares = {"2x2": torch.tensor([[1.0, 0.5], [0.25, 0.75]])}
-    figure = plots.plot_jigsaw_errors(shares, {"2x2": torch.tensor([6, 2, 2])})
-    heat, bars = figure.axes[:2]
-    assert [text.get_text() for text in heat.texts] == ["100", "50", "25", "75"]
-    assert [bar.get_height() for bar in bars.patches] == pytest.approx([60, 20, 20])
-    assert bars.get_title() == "mean 0.60 (random: 1.00)"
-
-
-def test_accuracy_and_speed_has_a_line_per_way():
-    pytest.importorskip("matplotlib")
-    panels = {"3x3": {"compiled": [(100.0, 0.5, "K = 1"), (50.0, 0.75, "K = 2")], "eager": [(10.0, 0.75, "K = 2")]}}
-    (axes,) = plots.plot_accuracy_and_speed(panels, {"3x3": 70.0}).axes
-    assert [list(line.get_ydata()) for line in axes.lines[:2]] == [[50, 75], [75]]
-    assert list(axes.lines[2].get_xdata()) == [70, 70]
-    assert [text.get_text() for text in axes.texts] == ["K = 1", "K = 2", "K = 2"]
-
-
-def test_deliveries_say_which_pickups_come_late():
-    pytest.importorskip("matplotlib")
-    points = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
-    tours = {"free": torch.tensor([0, 1, 2, 3]), "kept": torch.tensor([0, 3, 2, 1])}
-    free, kept = plots.plot_deliveries(points, tours, [(3, 1)], "title").axes
-    assert free.get_title() == "free\nlength 4.00, 1 of 1 deliveries before their pickup"
-    assert kept.get_title() == "kept\nlength 4.00, every pickup first"
-    assert len(free.lines) == len(kept.lines) + 1
+# Ten samples of four items; item 0 is last in eight of them and first in two.
+SAMPLES = torch.tensor([[1, 3, 2, 0]] * 5 + [[1, 2, 3, 0]] * 3 + [[0, 1, 3, 2]] * 2)
 
 
 def test_answers_are_drawn_in_the_order_given():
     pytest.importorskip("matplotlib")
-    order = torch.tensor([1, 3, 2, 0])
-    before = torch.tensor([[0, 0.2, 0.2, 0.2], [0.8, 0, 1, 1], [0.8, 0, 0, 0.3], [0.8, 0, 0.7, 0]])
-    axes = plots.plot_pairwise(before, order).axes[0]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "3", "2", "0"]
-    assert [text.get_text() for text in axes.texts[:3]] == ["100", "100", "80"]  # item 1 before 3, 2 and 0
-    value, error = torch.tensor([0.1, 0.9, 0.4, 0.6]), torch.tensor([0.01, 0.02, 0.03, 0.04])
-    axes = plots.plot_top_k(value, error, order, 2, exact=value + 0.1).axes[0]
-    assert [bar.get_width() for bar in axes.patches] == pytest.approx([0.9, 0.6, 0.4, 0.1])
-    assert list(axes.lines[-1].get_xdata()) == pytest.approx([1.0, 0.7, 0.5, 0.2])
-    low, high = torch.tensor([2, 0, 1, 1]), torch.tensor([3, 1, 2, 3])
-    axes = plots.plot_rank_interval(low, high, torch.zeros(4), torch.ones(4), order, 0.9).axes[0]
-    assert [(bar.get_x() + 0.25, bar.get_width() - 0.5) for bar in axes.patches] == [(0, 1), (1, 2), (1, 1), (2, 1)]
+    best = answers.consensus(SAMPLES)
+    assert best.order.tolist() == [1, 3, 2, 0]
+    for order in (best, best.order):
+        axes = show.plot_pairwise(answers.pairwise(SAMPLES), order).axes[0]
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "3", "2", "0"]
+        assert [text.get_text() for text in axes.texts[:6]] == ["100", "100", "80", "0", "70", "80"]
+        exact = torch.tensor([0.1, 0.9, 0.4, 0.6])
+        axes = show.plot_top_k(answers.top_k(SAMPLES, 2), order, exact=exact).axes[0]
+        assert [bar.get_width() for bar in axes.patches] == pytest.approx([1.0, 0.5, 0.3, 0.2])
+        assert list(axes.lines[-1].get_xdata()) == pytest.approx([0.9, 0.6, 0.4, 0.1])
+        assert axes.get_title() == "P(among the first 2)"
+        axes = show.plot_rank_interval(answers.rank_interval(SAMPLES, 0.5), order, level=0.5).axes[0]
+        shown = [(bar.get_x() + 0.25, bar.get_width() - 0.5) for bar in axes.patches]
+        assert shown == [(0, 0), (1, 1), (1, 1), (3, 0)]
+        assert axes.get_title() == "place of each item, 50 % of samples"
+
+
+def test_answers_have_an_order_of_their_own():
+    pytest.importorskip("matplotlib")
+    figures = (
+        show.plot_pairwise(answers.pairwise(SAMPLES)),
+        show.plot_top_k(answers.top_k(SAMPLES, 3)),
+        show.plot_rank_interval(answers.rank_interval(SAMPLES)),
+    )
+    listed = [[label.get_text() for label in figure.axes[0].get_yticklabels()] for figure in figures]
+    # Among the first three: 1 and 3 always, 2 in eight, 0 in two. Ends of the intervals add up to 1, 3, 3 and 4.
+    assert listed == [["1", "3", "2", "0"], ["1", "3", "2", "0"], ["1", "0", "3", "2"]]
+
+
+def test_padding_is_left_out_of_answers():
+    pytest.importorskip("matplotlib")
+    mask = torch.tensor([True, True, False, True, True])  # item 2 is padding, and what was 2 and 3 is 3 and 4
+    padded = torch.tensor([0, 1, 3, 4])[SAMPLES]
+    padded = torch.cat((padded, torch.full((len(padded), 1), 2)), 1)
+    for order in (None, answers.consensus(padded, mask=mask)):
+        figures = (
+            show.plot_pairwise(answers.pairwise(padded, mask=mask), order),
+            show.plot_top_k(answers.top_k(padded, 2, mask=mask), order),
+            show.plot_rank_interval(answers.rank_interval(padded, mask=mask), order),
+        )
+        for figure in figures:
+            labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+            assert labels[0] == "1" and sorted(labels) == ["0", "1", "3", "4"]
+        assert figures[1].axes[0].get_title() == "P(among the first 2)"
+        bars = [bar.get_width() for bar in figures[1].axes[0].patches]
+        assert bars == pytest.approx([1.0, 0.5, 0.3, 0.2])
+
+
+def test_answers_of_several_instances_are_refused():
+    several = torch.stack((SAMPLES, SAMPLES))
+    for plot, answer in (
+        (show.plot_pairwise, answers.pairwise(several)),
+        (show.plot_top_k, answers.top_k(several, 1)),
+        (show.plot_rank_interval, answers.rank_interval(several)),
+    ):
+        with pytest.raises(ValueError, match=r"must be of one instance, \(N, ?N?\), got \(2, 4.*take one first"):
+            plot(answer)
 
 
 def test_calibration_leaves_out_empty_bins():
     pytest.importorskip("matplotlib")
-    nan = float("nan")
-    predicted, observed = torch.tensor([0.1, nan, 0.8]), torch.tensor([0.2, nan, 0.7])
-    axes = plots.plot_calibration(predicted, observed, torch.tensor([0.05, nan, 0.02]), 0.1).axes[0]
-    assert list(axes.lines[1].get_xdata()) == pytest.approx([0.1, 0.8])
-    assert list(axes.lines[1].get_ydata()) == pytest.approx([0.2, 0.7])
+    checked = answers.calibration(torch.stack((SAMPLES, SAMPLES)), torch.tensor([[1, 3, 2, 0], [1, 2, 0, 3]]), bins=4)
+    filled = checked.pairs > 0
+    assert 0 < int(filled.sum()) < 4
+    axes = show.plot_calibration(checked).axes[0]
+    assert list(axes.lines[1].get_xdata()) == pytest.approx(checked.predicted[filled].tolist())
+    assert list(axes.lines[1].get_ydata()) == pytest.approx(checked.observed[filled].tolist())
+    assert axes.get_title() == f"calibration, expected error {checked.expected_error:.3f}"

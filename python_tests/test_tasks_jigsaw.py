@@ -8,7 +8,7 @@ import torch
 from synthetic_data import write_cifar10
 
 from softrank_ext import SoftRankConfig, SoftRankModel
-from softrank_ext.model import make_embedder
+from softrank_ext.model import DataFacts, make_embedder
 from softrank_ext.permutations import arrange
 from softrank_ext.tasks import data
 from softrank_ext.tasks.jigsaw import Jigsaw, classes_of_equal, cut
@@ -146,7 +146,9 @@ def test_every_border_pixel_counts():
 
 
 def test_errors(make_task):
-    with pytest.raises(ValueError, match="reader must be one of paper, edges, got 'corners'"):
+    with pytest.raises(ValueError, match="flip must be True or False, got 2"):
+        Jigsaw(flip=2)
+    with pytest.raises(ValueError, match="reader must be one of 'paper', 'edges', got 'corners'"):
         Jigsaw(3, reader="corners")
     with pytest.raises(ValueError, match="side of a patch must be at least 1, got 0"):
         make_embedder(16, {"kind": "patch-mlp", "side": 0})
@@ -162,3 +164,7 @@ def test_share_of_real_images_with_equal_patches(grid, share):
     classes = classes_of_equal(cut(data.cifar10(False)[:1017], grid))
     has_equal = (classes != torch.arange(grid**2)).any(1)
     assert has_equal.double().mean().item() == pytest.approx(share, abs=0.0005)
+
+
+def test_data_facts_are_the_number_of_patches():
+    assert Jigsaw(4).data_facts() == DataFacts(num_items=(16, 16))

@@ -6,6 +6,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from softrank_ext import SoftRankConfig, SoftRankModel
+from softrank_ext.model import DataFacts
 from softrank_ext.tasks.own import Own
 
 ITEMS = np.arange(2 * 3 * 2, dtype=np.float32).reshape(2, 3, 2)
@@ -70,7 +71,20 @@ def test_lists_of_pairs():
     assert task.training_batch(0, 0, 1).order.tolist() == [[1, 2, 0]]
 
 
+def test_data_facts_are_the_numbers_of_items():
+    assert Own((ITEMS, ORDER)).data_facts() == DataFacts(num_items=(3, 3))
+    sizes = [len(order) for _, order in (Lengths()[row] for row in range(len(Lengths())))]
+    assert min(sizes) < max(sizes)
+    assert Own(Lengths()).data_facts() == DataFacts(num_items=(min(sizes), max(sizes)))
+    # What was seen in training: the test data may have more.
+    shorter = Own((ITEMS, ORDER), Lengths())
+    assert shorter.data_facts() == DataFacts(num_items=(3, 3)) and shorter.max_items() == max(3, *sizes)
+    assert Own(Lengths(), max_items=9).data_facts() == DataFacts(num_items=(1, 9))
+
+
 def test_errors():
+    with pytest.raises(ValueError, match="max_items must be an integer of at least 1, got 0"):
+        Own((ITEMS, ORDER), max_items=0)
     with pytest.raises(TypeError, match="training must be a tuple of two arrays, items and order"):
         Own((ITEMS, ORDER, ORDER))
     with pytest.raises(
@@ -91,7 +105,8 @@ def test_errors():
     with pytest.raises(ValueError, match="training is empty"):
         Own([])
     with pytest.raises(
-        ValueError, match=r"pair 0 must be items \(N, ...\) and order \(N,\) int64, got \(3, 2\) and \(2,\)"
+        ValueError,
+        match=r"pair 0 must be items \(N, ...\) and order \(N,\) int64, got \(3, 2\) float\d\d and \(2,\) int64",
     ):
         Own([(ITEMS[0], np.array([1, 0]))])
     with pytest.raises(ValueError, match="a pair has 4 items, max_items is 3"):

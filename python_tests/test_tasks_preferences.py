@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from softrank_ext import SoftRankConfig, SoftRankModel
+from softrank_ext.model import DataFacts
 from softrank_ext.permutations import check_order
 from softrank_ext.tasks.preferences import Preferences, read_ballots
 
@@ -165,3 +166,9 @@ def test_a_file_of_the_same_name_elsewhere_is_another(tmp_path, monkeypatch):
         (tmp_path / folder / "ballots.soc").write_text(f"# NUMBER ALTERNATIVES: {len(items)}\n{names}{ballots}")
         monkeypatch.chdir(tmp_path / folder)
         assert Preferences("ballots.soc", test_share=0).max_items() == len(items)
+
+
+def test_data_facts_are_the_number_of_items(tmp_path):
+    path = tmp_path / "fruit.soc"
+    path.write_text(SOC)
+    assert Preferences(str(path)).data_facts() == DataFacts(num_items=(3, 3))

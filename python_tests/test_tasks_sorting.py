@@ -9,6 +9,7 @@ from synthetic_data import write_mnist
 from torch import nn
 
 from softrank_ext import SoftRankConfig, SoftRankModel
+from softrank_ext.model import DataFacts
 from softrank_ext.permutations import arrange, check_order
 from softrank_ext.tasks.sorting import Sorting
 
@@ -160,14 +161,19 @@ def test_light_embedding_does_not_depend_on_the_batch(make_task):
     torch.testing.assert_close(model.embed(items)[:1], model.embed(items[:1]), atol=1e-5, rtol=1e-5)
 
 
+def test_data_facts_are_the_numbers_of_items():
+    assert Sorting(9).data_facts() == DataFacts(num_items=(9, 9))
+    assert Sorting(9, min_items=3).data_facts() == DataFacts(num_items=(3, 9))
+
+
 def test_errors():
-    with pytest.raises(ValueError, match="num_items must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_items must be an integer of at least 1, got 0"):
         Sorting(0)
-    with pytest.raises(ValueError, match="min_items must be from 1 to num_items = 4, got 5"):
+    with pytest.raises(ValueError, match="min_items must be an integer from 1 to 4, got 5"):
         Sorting(4, min_items=5)
-    with pytest.raises(ValueError, match="shift must be from 0 to 4, got 5"):
+    with pytest.raises(ValueError, match="shift must be an integer from 0 to 4, got 5"):
         Sorting(shift=5)
-    with pytest.raises(ValueError, match="cnn must be one of paper, light, got 'tiny'"):
+    with pytest.raises(ValueError, match="cnn must be one of 'paper', 'light', got 'tiny'"):
         Sorting(cnn="tiny")
 
 

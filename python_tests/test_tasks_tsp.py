@@ -6,15 +6,17 @@ import math
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from softrank_ext import SoftRankConfig, SoftRankModel, metrics, model_folder, sample
+from softrank_ext import Constraints, SoftRankConfig, SoftRankModel, metrics, model_folder, sample
 from softrank_ext._libraries import uses_reference
 from softrank_ext.evaluation import evaluate
+from softrank_ext.model import DataFacts
 from softrank_ext.tasks.tsp import (
     TSP,
     generate,
@@ -35,6 +37,7 @@ REAL = os.environ.get("SOFTRANK_DATA", "")
 # A square walked round counter-clockwise by 2, 0, 3, 1.
 SQUARE = torch.tensor([[0.9, 0.1], [0.1, 0.8], [0.1, 0.1], [0.9, 0.9]], dtype=torch.float64)
 TOUR = torch.tensor([2, 0, 3, 1])
+TOURS = DataFacts(symmetry="tour", fixed_start=True)
 
 
 @pytest.fixture
@@ -192,7 +195,9 @@ def test_batches_of_several_files(files):
 def test_a_run_on_several_files_resumes_to_the_same_weights(files, tmp_path, monkeypatch):
     def model():
         torch.manual_seed(0)
-        config = SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "points"})
+        config = SoftRankConfig(
+            16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "points"}, data=TOURS
+        )
         return SoftRankModel(config)
 
     task = TSP(training_file=files, rotations=True)
@@ -220,7 +225,7 @@ def test_a_run_on_several_files_resumes_to_the_same_weights(files, tmp_path, mon
 
 def test_a_run_from_before_an_option_resumes_with_its_default(files, tmp_path, monkeypatch):
     torch.manual_seed(0)
-    sizes = {"heads": 2, "encoder_layers": 1, "decoder_layers": 1, "embedder": {"kind": "points"}}
+    sizes = {"heads": 2, "encoder_layers": 1, "decoder_layers": 1, "embedder": {"kind": "points"}, "data": TOURS}
     model = SoftRankModel(SoftRankConfig(16, 24, **sizes))
     config = TrainConfig(iterations=1, batch_size=2)
     train(model, TSP(training_file=files[0]), config, tmp_path, quiet=True)
@@ -273,10 +278,20 @@ def test_score(file):
 
 
 def test_task_errors(file):
-    with pytest.raises(ValueError, match="direction must be one of file, counterclockwise, random, got 'left'"):
+    with pytest.raises(ValueError, match="direction must be one of 'file', 'counterclockwise', 'random', got 'left'"):
         TSP(direction="left")
-    with pytest.raises(ValueError, match="reader must be one of paper, fine, got 'eyes'"):
+    with pytest.raises(ValueError, match="reader must be one of 'paper', 'fine', got 'eyes'"):
         TSP(reader="eyes")
+    for name in ("symmetries", "rotations", "random_start"):
+        with pytest.raises(ValueError, match=f"{name} must be True or False, got 'no'"):
+            TSP(**{name: "no"})
+    for name, value, got in (
+        ("training_file", 3, "int"),
+        ("training_file", ["a", 3], "int"),
+        ("test_file", ["a"], "list"),
+    ):
+        with pytest.raises(TypeError, match=f"{name} must be the name of a file, got {got}"):
+            TSP(**{name: value})
     with pytest.raises(ValueError, match="this TSP task was made without a training_file"):
         TSP(test_file=file).training_batch(0, 0, 1)
     with pytest.raises(ValueError, match="this TSP task was made without a test_file"):
@@ -285,6 +300,41 @@ def test_task_errors(file):
         TSP().max_items()
     with pytest.raises(ValueError, match=r"tsp4.txt has 3 instances, 4 were asked for"):
         next(TSP(test_file=file).test_batches(4, 1))
+
+
+@pytest.mark.parametrize("coordinate", ["1.5", "-0.25", "nan"])
+def test_points_outside_the_unit_square_are_refused(tmp_path, coordinate):
+    path = tmp_path / "far.txt"
+    path.write_text(f"0.5 0.25 0 1 {coordinate} 0 output 2 3 1 2\n")
+    message = rf"points of .*far\.txt must lie in the unit square, got a coordinate of {coordinate}"
+    with pytest.raises(ValueError, match=message):
+        TSP(training_file=str(path)).training_batch(0, 0, 1)
+    with pytest.raises(ValueError, match=message):
+        next(TSP(test_file=str(path)).test_batches(1, 1))
+    assert read_instances(path)[0].shape == (1, 3, 2)
+
+
+def test_a_mask_is_not_ignored(file):
+    task = TSP(test_file=file)
+    (batch,) = task.test_batches(3, 3)
+    with pytest.raises(ValueError, match="a batch of tours must have no mask"):
+        task.score(replace(batch, mask=torch.ones(3, 4, dtype=torch.bool)), batch.order)
+
+
+def test_data_facts(file, tmp_path):
+    larger = tmp_path / "tsp6.txt"
+    write_instances(larger, torch.rand(2, 6, 2, dtype=torch.float64), torch.arange(6).expand(2, 6))
+    for direction in ("file", "counterclockwise", "random"):
+        facts = TSP(training_file=(str(larger), file), direction=direction).data_facts()
+        assert facts == DataFacts(
+            symmetry="tour",
+            direction=direction,
+            fixed_start=True,
+            num_items=(4, 6),
+            value_range=(0.0, 1.0),
+            scaling="unit square",
+        )
+    assert TSP(test_file=file).data_facts().num_items is None  # nothing was seen in training
 
 
 @pytest.mark.parametrize(
@@ -366,11 +416,11 @@ def test_generate_errors(tmp_path, monkeypatch):
     pytest.importorskip("fast_tsp")
     path = tmp_path / "tsp.txt"
     for name, arguments in (("count", (0, 5)), ("num_nodes", (5, 0))):
-        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got 0"):
             generate(path, *arguments)
-    with pytest.raises(ValueError, match="block must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="block must be an integer of at least 1, got 0"):
         generate(path, 1, 5, block=0)
-    with pytest.raises(ValueError, match="seconds must be positive, got 0"):
+    with pytest.raises(ValueError, match="seconds must be positive and finite, got 0"):
         generate(path, 1, 5, seconds=0)
     path.write_text("mine")
     with pytest.raises(ValueError, match="exists and was not made by generate: choose another name"):
@@ -379,9 +429,9 @@ def test_generate_errors(tmp_path, monkeypatch):
     generate(other, 1, 5, progress=False)
     with pytest.raises(ValueError, match=r"was made with .* not with .* choose another name or delete it"):
         generate(other, 2, 5)
-    with pytest.raises(ValueError, match=r"points must be \(N, 2\) float, got \(3,\) torch.float32"):
+    with pytest.raises(ValueError, match=r"points must be a \(N, 2\) tensor of .* float64, got \(3,\) float32"):
         solve(torch.rand(3))
-    with pytest.raises(ValueError, match="points must lie in the unit square"):
+    with pytest.raises(ValueError, match=r"points must lie in the unit square, got a coordinate of 2\.0"):
         solve(torch.tensor([[0.5, 2.0]]))
     monkeypatch.setitem(sys.modules, "fast_tsp", None)
     with pytest.raises(ImportError, match="solving needs fast-tsp: pip install fast-tsp"):
@@ -448,7 +498,7 @@ def test_evaluation_with_symmetries_keeps_the_shortest_of_all_copies(tmp_path, b
     write_instances(tmp_path / "tsp7.txt", points, order)
     torch.manual_seed(0)
     model = SoftRankModel(
-        SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "points"})
+        SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "points"}, data=TOURS)
     )
     task = TSP(test_file=str(tmp_path / "tsp7.txt"))
     settings = {"count": 5, "batch_size": 2, "best_of": best_of, "best_by": "length"}
@@ -461,9 +511,10 @@ def test_evaluation_with_symmetries_keeps_the_shortest_of_all_copies(tmp_path, b
             x, y = (1 - x if copy % 2 else x), (1 - y if copy // 2 % 2 else y)
             moved = torch.stack((y, x) if copy >= 4 else (x, y), 1).float()
             number = (instance * 8 + copy) * best_of
-            drawn = sample(model, moved, first=int(order[instance, 0]), num_samples=best_of, first_sample=number,
-                           decode="greedy").order  # fmt: skip
-            lengths += metrics.tour_length(points[instance].expand(best_of, 7, 2), drawn).tolist()
+            start = Constraints(pins={int(order[instance, 0]): 0})
+            options = {"num_samples": best_of, "first_sample": number, "decode": "greedy", "seed": 0}
+            drawn = sample(model, moved, constraints=start, **options).order
+            lengths += metrics.tour_length(points[instance], drawn).tolist()
         shortest.append(min(lengths))
     assert row["metrics"]["length"]["mean"] == pytest.approx(sum(shortest) / 5, abs=1e-9)
     assert row["symmetries"] == 8
@@ -520,7 +571,9 @@ class TestTwoOpt:
 
     def test_errors(self):
         order = torch.tensor([[1, 3, 2, 0]])
-        with pytest.raises(ValueError, match=r"points must be \(1, 4, 2\) to fit order, got \(1, 3, 2\)"):
+        with pytest.raises(
+            ValueError, match=r"points must be a \(1, 4, 2\) tensor of .*, got \(1, 3, 2\) float\d\d; it must fit order"
+        ):
             two_opt(torch.zeros(1, 3, 2), order)
         with pytest.raises(ValueError, match="order must hold each of 0 to 3 once per row"):
             two_opt(torch.zeros(1, 4, 2), torch.tensor([[1, 3, 3, 0]]))

@@ -119,7 +119,7 @@ def test_other_errors(tmp_path):
     with pytest.raises(ValueError, match="must hold each of 0 to 2 once"):
         read_tsplib_tour(write(tmp_path, {"DIMENSION": 3}, "TOUR_SECTION", ["2 3 2 -1"]))
     fields = {"NAME": "table", "DIMENSION": 2, "EDGE_WEIGHT_TYPE": "EXPLICIT", "EDGE_WEIGHT_FORMAT": "UPPER_ROW"}
-    with pytest.raises(ValueError, match="table has no coordinates that a model could read"):
+    with pytest.raises(ValueError, match="table has no coordinates for a model to read"):
         tsplib_batch(read_tsplib(write(tmp_path, fields, "EDGE_WEIGHT_SECTION", ["1"])), torch.tensor([0, 1]))
 
 

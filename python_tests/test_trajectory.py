@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -38,6 +39,42 @@ def test_a_trajectory_is_a_sequence_of_points():
     assert len(trajectory) == 2 and [point.t for point in trajectory] == [1.0, 0.5]
     assert trajectory[-1].predicted_order.tolist() == [1, 3, 2, 0]
     assert isinstance(trajectory[:1], Trajectory) and len(trajectory[:1]) == 1
+
+
+def test_a_trajectory_says_what_it_holds_in_a_line():
+    assert repr(make_trajectory((1, 1, 4))) == "Trajectory(2 times from t = 1 to 0.5, orders (1, 1, 4))"
+    assert repr(make_trajectory()[:0]) == "Trajectory(0 times)"
+
+
+class Elements(HTMLParser):
+    """Names and attributes of the elements of a page, character references resolved."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 1, 4)])
+def test_a_notebook_shows_the_page(shape, tmp_path):
+    trajectory = make_trajectory(shape)
+    ((tag, attributes),) = Elements(trajectory._repr_html_()).found  # one element: all of the page is an attribute
+    trajectory.save_html(tmp_path / "page.html")
+    assert tag == "iframe" and attributes["srcdoc"] == (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert attributes["sandbox"] == "allow-scripts" and attributes["width"] == "100%"
+    assert int(attributes["height"]) > 400
+
+
+def test_a_notebook_says_which_sample_to_take():
+    several = Trajectory([TrajectoryPoint(1.0, torch.rand(2, 4), torch.zeros(2, 4), torch.zeros(2, 4))])
+    assert several._repr_html_() == (
+        "<code>Trajectory(1 time from t = 1 to 1, orders (2, 4))</code>: "
+        "samples[instance][draw].trajectory shows its page"
+    )
+    assert "Trajectory(0 times)" in make_trajectory()[:0]._repr_html_()
 
 
 @pytest.mark.parametrize("shape", [(4,), (1, 4), (1, 1, 4)])

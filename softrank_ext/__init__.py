@@ -13,9 +13,10 @@ from softrank_ext.evaluation import evaluate  # noqa: E402
 from softrank_ext.likelihood import LikelihoodEstimate, log_likelihood  # noqa: E402
 from softrank_ext.model import PRESETS, DataFacts, SoftRankConfig, SoftRankModel, register_model  # noqa: E402
 from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
+from softrank_ext.pretrained import from_pretrained, list_pretrained  # noqa: E402
 from softrank_ext.processes import Bridge, Riffle  # noqa: E402
 from softrank_ext.sampling import IncrementalDecoder, Samples, sample  # noqa: E402
-from softrank_ext.training import train  # noqa: E402
+from softrank_ext.training import TrainConfig, train  # noqa: E402
 
 __version__ = installed_version()
 __all__ = [
@@ -33,12 +34,15 @@ __all__ = [
     "Samples",
     "SoftRankConfig",
     "SoftRankModel",
+    "TrainConfig",
     "build_info",
     "calibration",
     "consensus",
     "decode_chamber",
     "distributions",
     "evaluate",
+    "from_pretrained",
+    "list_pretrained",
     "log_likelihood",
     "metrics",
     "model_folder",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 FLOAT_DTYPES = (torch.float32, torch.float64)
+ANY_FLOAT = (torch.float16, torch.bfloat16, *FLOAT_DTYPES)
 
 
 def described(value: object) -> str:
@@ -74,19 +75,34 @@ def check_tensor(
 ) -> Tensor:
     """The value, if it is a tensor of this shape and of one of the dtypes; else raise TypeError or ValueError.
 
-    shape: a number must match, a word stands for any size, as (B, "N", 3). hint: what to say behind the sentence.
+    shape: a number must match, a word stands for any size, as (B, "N", 3), and "..." in front for any leading
+    dimensions. hint: what to say behind the sentence.
     """
     allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)
+    if isinstance(value, Tensor) and value.dtype in allowed and has_shape(value, shape):
+        return value
     sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-    wanted = f"{name} must be a ({sizes}) tensor of {' or '.join(map(dtype_name, allowed))}"
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{wanted}, got {described(value)}{hint}")
-    is_shape = value.ndim == len(shape) and all(
-        isinstance(size, str) or size == actual for size, actual in zip(shape, value.shape, strict=True)
+    kind = ValueError if isinstance(value, Tensor) else TypeError
+    raise kind(
+        f"{name} must be a ({sizes}) tensor of {' or '.join(map(dtype_name, allowed))}, got {described(value)}{hint}"
     )
-    if not is_shape or value.dtype not in allowed:
-        raise ValueError(f"{wanted}, got {described(value)}{hint}")
-    return value
+
+
+def has_shape(value: Tensor, shape: Sequence[int | str]) -> bool:
+    """Whether the tensor has this shape, written as for `check_tensor`."""
+    actual = tuple(value.shape)
+    if shape and shape[0] == "...":
+        shape = shape[1:]
+        actual = actual[max(len(actual) - len(shape), 0) :]
+    return len(actual) == len(shape) and all(
+        isinstance(size, str) or size == got for size, got in zip(shape, actual, strict=True)
+    )
+
+
+def check_bool(name: str, value: object) -> None:
+    """Raise ValueError unless the value is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
 def check_mask(name: str, value: object, like_name: str, like: Tensor) -> None:

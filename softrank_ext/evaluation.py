@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from softrank_ext._libraries import build_info
 from softrank_ext.batch import Batch
@@ -36,7 +36,7 @@ def evaluate(
     best_by: str = "log_prob",
     symmetries: int = 1,
     seed: int = 0,
-    engine: Engine = Engine(),  # noqa: B008 (frozen)
+    engine: Engine = Engine(),
 ) -> Row:
     """One row of a table: the settings, the mean of each of the task's metrics, and its standard error.
 
@@ -55,7 +55,6 @@ def evaluate(
         raise ValueError(f"symmetries must be 1 for the task {task.name}: its instances have no copies")
     choice, chosen = decode_of(decode), process_of_call(model.process, process, steps)
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    assert isinstance(model, nn.Module)
     device = next(model.parameters()).device
     scores: dict[str, list[Tensor]] = {}
     first_instance = 0

@@ -75,7 +75,7 @@ def log_likelihood(
     inner_samples: int = 1,
     steps: int | None = None,
     process: Process | None = None,
-    decode: Draw = Draw(),  # noqa: B008 (frozen)
+    decode: Draw = Draw(),
     seed: int = 0,
 ) -> LikelihoodEstimate:
     """Estimate the log-probability that `sample`, with the same settings, returns an order.

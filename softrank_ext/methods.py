@@ -1,18 +1,20 @@
 """The methods by name: what their models' options are, how a model is made for a task, how its training differs.
 
 `softrank train TASK --method NAME` is made from this table. A model that any of them makes is trained by `train`, saved
-and read by `checkpoint`, sampled by `sample` and scored by `evaluate`.
+and read by `model_folder`, sampled by `sample` and scored by `evaluate`.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from softrank_ext.baselines import diffsort, symmetric_diffusers
 from softrank_ext.baselines.diffsort import DiffSortConfig, DiffSortModel, published_settings
 from softrank_ext.baselines.factorised import CODES, FactorisedConfig, FactorisedModel
 from softrank_ext.baselines.sorting_networks import NETWORKS, SWAPS
-from softrank_ext.model import HEADS, PRESETS, TIMES, OrderModel, SoftRankConfig, SoftRankModel
+from softrank_ext.model import HEADS, PRESETS, TIMES, DataFacts, OrderModel, SoftRankConfig, SoftRankModel
+from softrank_ext.processes import Bridge, Process, Riffle
 from softrank_ext.tasks import Task
 
 _PRESET_OF_TASK = {"sorting": "mnist", "jigsaw": "jigsaw", "tsp": "tsp", "preferences": "mnist"}
@@ -24,7 +26,7 @@ class Method(NamedTuple):
 
     options: from a task's name to a frozen dataclass, the options of the model with the defaults for that task. make:
     a model with random weights from a task and such options. training: from a task's name to the fields of
-    `train.TrainConfig` that have other defaults with this method.
+    `TrainConfig` that have other defaults with this method.
     """
 
     options: Callable[[str], Any]
@@ -39,23 +41,63 @@ def _options_type(
     *,
     left_out: Sequence[str],
     undecided: Sequence[str] = (),
+    replaced: Mapping[str, Any] | None = None,
 ) -> Any:
     """A frozen dataclass of a config's fields, without those that the task decides.
 
     choices: the values that a field may have. undecided: fields that are None by default, for what fits the task.
+    replaced: options that stand for a field, with their defaults.
     """
     fields: list[tuple[str, Any, Any]] = []
     for field in dataclasses.fields(config_type):
         kind: Any = Literal[choices[field.name]] if field.name in choices else field.type
-        if field.name in undecided:
+        if replaced is not None and field.name in replaced:
+            fields.append((field.name, type(replaced[field.name]), replaced[field.name]))
+        elif field.name in undecided:
             fields.append((field.name, kind | None, None))
         elif field.name not in left_out:
             fields.append((field.name, kind, field.default))
     return dataclasses.make_dataclass(name, fields, frozen=True, namespace={"__doc__": config_type.__doc__})
 
 
+@dataclass(frozen=True)
+class ProcessOptions:
+    """The noise process of a model: soft ranks on a bridge, or riffle shuffles."""
+
+    kind: Literal["bridge", "riffle"] = "bridge"
+    """What orders are noised by."""
+    target: Literal["clean", "previous"] = "clean"
+    """The order that the network predicts: the clean one, or that at the time before."""
+    noise_scale: float = Bridge.noise_scale
+    """Noise of the bridge, paper eta."""
+    prior: Literal["uniform", "gaussian"] = "uniform"
+    """Soft ranks at time 1 of the bridge."""
+    carry: Literal["exact", "reflected"] = "exact"
+    """What a sample carries from step to step of the bridge, the unfolded or the folded value."""
+    sampling_steps: int | None = None
+    """Steps of the bridge that a sample takes, by default as many as --model.time-steps."""
+    visited: tuple[int, ...] | None = None
+    """Numbers of riffles that the reverse process goes through, as 0 3 5 9; by default those published for the task."""
+
+    def process_of(self, task: Task, time_steps: int) -> Process:
+        """The process for a task and a network that reads a grid of so many steps."""
+        if self.kind == "riffle":
+            for name in ("noise_scale", "prior", "carry", "sampling_steps"):
+                if getattr(self, name) != getattr(ProcessOptions, name):
+                    raise ValueError(f"{name} is for the process bridge, got {getattr(self, name)} for riffle")
+            published = symmetric_diffusers.visited_times(task.max_items(), is_tour=task.name == "tsp")
+            return Riffle(published if self.visited is None else self.visited, self.target)
+        if self.visited is not None:
+            raise ValueError(f"visited is for the process riffle, a bridge has sampling_steps; got {self.visited}")
+        steps = time_steps if self.sampling_steps is None else self.sampling_steps
+        return Bridge(self.noise_scale, self.prior, self.carry, self.target, steps)
+
+
 _SORTING_CHOICES = {"network": NETWORKS, "swap": SWAPS}
-ModelOptions = _options_type("ModelOptions", SoftRankConfig, _CHOICES, left_out=("embedder", "max_items"))
+ModelOptions = _options_type(
+    "ModelOptions", SoftRankConfig, _CHOICES, left_out=("embedder", "max_items", "data"),
+    replaced={"process": ProcessOptions()},
+)  # fmt: skip
 DiffSortOptions = _options_type("DiffSortOptions", DiffSortConfig, _SORTING_CHOICES, left_out=("embedder",))
 ErrorFreeOptions = _options_type(
     "ErrorFreeOptions", DiffSortConfig, _SORTING_CHOICES, left_out=("embedder",),
@@ -67,19 +109,27 @@ FactorisedOptions = _options_type(
 
 
 def soft_rank_options(task: str, changes: Mapping[str, Any] | None = None) -> Any:
-    """The options of the task's preset, with some changed."""
-    preset = PRESETS[_PRESET_OF_TASK[task]]
-    options = ModelOptions(**{field.name: getattr(preset, field.name) for field in dataclasses.fields(ModelOptions)})
-    return dataclasses.replace(options, **(changes or {}))
+    """The options of the task's preset, with some changed; "process" among them holds changes of the process."""
+    preset, changes = PRESETS[_PRESET_OF_TASK[task]], dict(changes or {})
+    process = dataclasses.replace(ProcessOptions(), **changes.pop("process", {}))
+    names = [field.name for field in dataclasses.fields(ModelOptions) if field.name != "process"]
+    return ModelOptions(**{**{name: getattr(preset, name) for name in names}, **changes, "process": process})
 
 
 def soft_rank_model(task: Task, options: Any) -> SoftRankModel:
-    """A model with random weights: the task's embedder, its number of items for a linear head and for riffles."""
-    num_items, visited = task.max_items(), options.visited
-    if options.process == "riffle" and visited is None:
-        visited = symmetric_diffusers.visited_times(num_items, is_tour=task.name == "tsp")
-    fields = {**dataclasses.asdict(options), "visited": visited, "embedder": task.embedder()}
-    return SoftRankModel(SoftRankConfig(**fields, max_items=num_items if options.head == "linear" else None))
+    """A model with random weights: the task's embedder and data facts, its number of items for a linear head."""
+    num_items = task.max_items()
+    fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    config = SoftRankConfig(
+        **{
+            **fields,
+            "process": options.process.process_of(task, options.time_steps),
+            "data": task.data_facts() if hasattr(task, "data_facts") else DataFacts(),
+            "embedder": task.embedder(),
+            "max_items": num_items if options.head == "linear" else None,
+        }
+    )
+    return SoftRankModel(config)
 
 
 def sorting_network_model(task: Task, options: Any) -> DiffSortModel:

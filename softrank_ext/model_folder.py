@@ -1,7 +1,7 @@
 """Models on disk: a folder with `config.json` and `model.safetensors`, the file names of the Hugging Face hub.
 
-Nothing is pickled and nothing is downloaded. Models that come with the package are found by name. A training run keeps
-all that it continues from in one more file, `training.safetensors`: tensors, and a JSON object in the file's header, so
+Nothing is pickled and nothing is downloaded; bundled models are found by name in `pretrained`. A training run keeps all
+that it continues from in one more file, `training.safetensors`: tensors, and a JSON object in the file's header, so
 that one rename replaces the whole state.
 """
 
@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from softrank_ext.model import OrderModel, SoftRankModel, model_class
+from softrank_ext.model import OrderModel, SoftRankModel
+from softrank_ext.model.registry import model_class
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TRAINING_FILE = "training.safetensors"
-BUNDLED = Path(__file__).parent / "weights"
-
-
-def bundled_names() -> list[str]:
-    """Names of the models that come with the package."""
-    return sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG_FILE}"))
 
 
 def save_pretrained(model: OrderModel, folder: str | Path, *, half: bool = False) -> None:
@@ -42,28 +38,18 @@ def save_pretrained(model: OrderModel, folder: str | Path, *, half: bool = False
     tensors = _on_cpu(model.state_dict())
     if half:
         tensors = {name: _halved(name, tensor) for name, tensor in tensors.items()}
-    config = (
-        json.dumps(
-            {
-                "model_type": model.model_type,
-                **(model.config.to_json() if hasattr(model.config, "to_json") else dataclasses.asdict(model.config)),
-            },
-            indent=2,
-        )
-        + "\n"
-    )
+    config = json.dumps({"model_type": model.model_type, **config_to_json(model.config)}, indent=2) + "\n"
     _write_atomically(folder / WEIGHTS_FILE, lambda path: save_file(tensors, str(path), metadata={"format": "pt"}))
     _write_atomically(folder / CONFIG_FILE, lambda path: path.write_text(config))
 
 
-def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> OrderModel:
-    """Read a model of any type from a folder, or a bundled one by name; in eval mode, on the CPU, in its own dtype.
+def load_model(folder: str | Path, *, embedder: nn.Module | None = None) -> OrderModel:
+    """Read a model of any type from its folder; in eval mode, on the CPU, in its own dtype.
 
-    A folder goes before a bundled model of its name. Matrices saved as float16 (`save_pretrained` with half) become
-    float32. embedder: the module for a model that was saved with an embedder of the user's own; its weights are read
-    as well.
+    Matrices saved as float16 (`save_pretrained` with half) become float32. embedder: the module for a model that was
+    saved with an embedder of the user's own; its weights are read as well.
     """
-    folder = _folder_of(name_or_folder)
+    folder = Path(folder)
     make, config = _read_config(folder / CONFIG_FILE)
     if config.embedder is None and embedder is None:
         raise ValueError(f"{folder} was saved with an embedder of its own: pass from_pretrained(..., embedder=module)")
@@ -75,10 +61,10 @@ def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = 
     return model.eval()
 
 
-def hash_of(name_or_folder: str | Path) -> str:
+def hash_of(folder: str | Path) -> str:
     """SHA-256 of a saved model's weights file, in hexadecimal."""
     digest = hashlib.sha256()
-    with open(_folder_of(name_or_folder) / WEIGHTS_FILE, "rb") as file:
+    with open(Path(folder) / WEIGHTS_FILE, "rb") as file:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
@@ -141,9 +127,16 @@ def _halved(name: str, tensor: Tensor) -> Tensor:
 
 
 def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file beside `path`, force it to disk and move it there: a crash leaves the old or the new."""
+    """Let `write` make a file beside `path`, force it to disk and move it there: a crash leaves the old or the new.
+
+    The file has the permissions that the umask gives, also if `write` (as safetensors does) makes it private.
+    """
     new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    new.touch()
+    mode = stat.S_IMODE(new.stat().st_mode)
     write(new)
+    new.chmod(mode)
     with open(new, "rb") as file:
         os.fsync(file.fileno())
     os.replace(new, path)
@@ -154,14 +147,21 @@ def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         os.close(folder)
 
 
-def _folder_of(name_or_folder: str | Path) -> Path:
-    folder = Path(name_or_folder)
-    if folder.is_dir():
-        return folder
-    if str(name_or_folder) in bundled_names():
-        return BUNDLED / name_or_folder
-    names = ", ".join(bundled_names()) or "none"
-    raise FileNotFoundError(f"{name_or_folder} is neither a folder nor a bundled model (bundled: {names})")
+def config_to_json(config: Any) -> dict[str, Any]:
+    """A model's config as JSON can hold it: by its own `to_json`, or field by field."""
+    made: dict[str, Any] = config.to_json() if hasattr(config, "to_json") else dataclasses.asdict(config)
+    return made
+
+
+def config_from_json(config_type: Any, fields: Mapping[str, Any]) -> Any:
+    """The config that `config_to_json` wrote, also in a former version; raises ValueError, naming what is wrong."""
+    if hasattr(config_type, "from_json"):
+        return config_type.from_json(fields)
+    known = [field.name for field in dataclasses.fields(config_type)]
+    unknown = [name for name in fields if name not in known]
+    if unknown:
+        raise ValueError(f"config has unknown field {', '.join(unknown)}; known are {', '.join(known)}")
+    return config_type(**fields)
 
 
 def _read_config(path: Path) -> tuple[Callable[..., OrderModel], Any]:
@@ -176,13 +176,7 @@ def _read_config(path: Path) -> tuple[Callable[..., OrderModel], Any]:
         raise ValueError(f"{path} must hold a JSON object, got {type(fields).__name__}")
     try:
         make = model_class(fields.pop("model_type", SoftRankModel.model_type))
-        if hasattr(make.config_type, "from_json"):
-            return make, make.config_type.from_json(fields)
-        known = [field.name for field in dataclasses.fields(make.config_type)]
-        unknown = [name for name in fields if name not in known]
-        if unknown:
-            raise ValueError(f"config has unknown field {', '.join(unknown)}; known are {', '.join(known)}")
-        return make, make.config_type(**fields)
+        return make, config_from_json(make.config_type, fields)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
 

@@ -29,7 +29,8 @@ def uniform(
     float32 number is the float64 one cut off after 24 bits).
     """
     _check(seed, samples, step, count, stream, dtype)
-    return torch.ops.softrank_ext.random_uniform(samples, seed, step, stream, count, dtype)
+    drawn: Tensor = torch.ops.softrank_ext.random_uniform(samples, seed, step, stream, count, dtype)
+    return drawn
 
 
 def normal(
@@ -37,7 +38,8 @@ def normal(
 ) -> Tensor:
     """Standard normal numbers (B, count), keyed as in `uniform`: the normal quantile of the same random bits."""
     _check(seed, samples, step, count, stream, dtype)
-    return torch.ops.softrank_ext.random_normal(samples, seed, step, stream, count, dtype)
+    drawn: Tensor = torch.ops.softrank_ext.random_normal(samples, seed, step, stream, count, dtype)
+    return drawn
 
 
 def _check(seed: int, samples: Tensor, step: int, count: int, stream: int, dtype: torch.dtype) -> None:

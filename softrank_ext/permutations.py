@@ -1,11 +1,13 @@
 """Permutations as tensors, in two inverse forms that are never mixed.
 
-`order[place] = item` (what argsort gives) and `ranks[item] = place`. Both are int64, (B, N) or (N,), counted from 0.
+`order[place] = item` (what argsort gives) and `ranks[item] = place`. Both are int64, counted from 0.
 Example: soft ranks [0.9, 0.1, 0.5, 0.3] have order [1, 3, 2, 0] and ranks [3, 0, 2, 1].
 """
 
 import torch
 from torch import Tensor
+
+from softrank_ext.checks import check_tensor, described
 
 
 def ranks_of(order: Tensor) -> Tensor:
@@ -19,10 +21,8 @@ def order_of(ranks: Tensor) -> Tensor:
 
 
 def _inverse_of(name: str, value: Tensor) -> Tensor:
-    if not isinstance(value, Tensor) or value.dtype != torch.int64 or value.ndim == 0:
-        got = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
-        hint = "; did you pass soft_ranks?" if isinstance(value, Tensor) and value.is_floating_point() else ""
-        raise ValueError(f"{name} must be (..., N) int64, got {got}{hint}")
+    hint = "; did you pass soft_ranks?" if isinstance(value, Tensor) and value.is_floating_point() else ""
+    check_tensor(name, value, ("...", "N"), torch.int64, hint)
     places = torch.arange(value.shape[-1], device=value.device).expand_as(value)
     return torch.empty_like(value).scatter_(-1, value, places)
 
@@ -51,8 +51,8 @@ def compose(order: Tensor, slots: Tensor) -> Tensor:
 def check_order(order: Tensor, name: str = "order") -> None:
     """Raise ValueError unless each row of `order` (B, N) or (N,) int64 holds 0 to N-1 once. Reads the data: a sync."""
     if not isinstance(order, Tensor) or order.dtype != torch.int64 or order.ndim not in (1, 2):
-        got = f"{tuple(order.shape)} {order.dtype}" if isinstance(order, Tensor) else type(order).__name__
-        raise ValueError(f"{name} must be (B, N) or (N,) int64, got {got}")
+        kind = ValueError if isinstance(order, Tensor) else TypeError
+        raise kind(f"{name} must be a (B, N) or (N,) tensor of int64, got {described(order)}")
     rows = order if order.ndim == 2 else order[None]
     is_wrong = (rows.sort(1).values != torch.arange(rows.shape[1], device=rows.device)).any(1)
     if bool(is_wrong.any()):
@@ -63,7 +63,10 @@ def check_order(order: Tensor, name: str = "order") -> None:
 
 
 def check_slots(order: Tensor, mask: Tensor | None, name: str = "order") -> None:
-    """Raise ValueError unless `order` (B, N) int64 holds each slot once per row, those that mask calls real first."""
+    """Raise ValueError unless `order` (B, N) int64 holds each slot once per row, real slots before padding.
+
+    mask: (B, N) bool, True = real slot, or None for all real.
+    """
     check_order(order, name)
     if mask is None:
         return
@@ -79,8 +82,8 @@ def check_slots(order: Tensor, mask: Tensor | None, name: str = "order") -> None
 def chamber_margin(soft_ranks: Tensor, mask: Tensor | None = None) -> Tensor:
     """Distance of soft ranks to the nearest wall z_i = z_j of their chamber, in the sup norm: half the smallest gap.
 
-    soft_ranks: (B, N) or (N,) float. mask: bool of the same shape, True = real item. Returns (B,) or a scalar: by so
-    much every soft rank may move before the order can change. +inf where fewer than two items are real.
+    soft_ranks: (B, N) or (N,) float. mask: bool of the same shape, True = real item. Returns (B,) or a scalar:
+    every soft rank may move by this much before the order can change. +inf where fewer than two items are real.
     """
     if mask is not None and mask.shape != soft_ranks.shape:
         raise ValueError(f"mask must have the shape of soft_ranks {tuple(soft_ranks.shape)}, got {tuple(mask.shape)}")

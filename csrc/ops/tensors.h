@@ -33,6 +33,12 @@ T* mutable_data_of(const Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
+// A kernel reads raw pointers: an argument of another dtype or size would be read out of bounds.
+inline void check_argument(const Tensor& tensor, const char* name, ScalarType dtype, int64_t size) {
+  STD_TORCH_CHECK(tensor.scalar_type() == dtype, name, " has the wrong dtype");
+  STD_TORCH_CHECK(tensor.numel() == size, name, " must hold ", size, " numbers, got ", tensor.numel());
+}
+
 // The tensor itself if it is contiguous: asking is much cheaper than the library's call, which goes by the dispatcher.
 inline Tensor made_contiguous(const Tensor& tensor) {
   return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);

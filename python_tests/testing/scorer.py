@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from softrank_ext import ops
 from softrank_ext.batch import Batch
 from softrank_ext.choices import Engine
-from softrank_ext.model import LinearEmbedder
+from softrank_ext.model import LinearEmbedder, OrderModel
 from softrank_ext.permutations import arrange
 from softrank_ext.processes import OnePass
 
@@ -22,7 +22,7 @@ class ScorerConfig:
     embedder: dict[str, object]
 
 
-class Scorer(nn.Module):
+class Scorer(OrderModel):
     """Orders by a score per item, or draws from Plackett-Luce; trained by the likelihood of Plackett-Luce."""
 
     model_type = "test-scorer"
@@ -50,10 +50,10 @@ class Scorer(nn.Module):
         embedded: Tensor,
         t: float | Tensor,
         mask: Tensor | None = None,
-        choices: ops.Choices = ops.Choices(),  # noqa: B008 (frozen)
+        choices: ops.Choices = ops.Choices(),
         *,
         order: Tensor | None = None,
-        engine: Engine = Engine(),  # noqa: B008 (frozen)
+        engine: Engine = Engine(),
         packed_weights: None = None,
     ) -> ops.DecodedOrder:
         """Sort by score, or by score and Gumbel noise."""

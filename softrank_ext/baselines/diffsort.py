@@ -17,9 +17,8 @@ from softrank_ext.baselines.sorting_networks import NETWORKS, SWAPS, soft_sort
 from softrank_ext.batch import Batch
 from softrank_ext.checks import check_choice, check_integer, check_not_negative, check_positive
 from softrank_ext.choices import Engine
-from softrank_ext.model import EncoderLayer, SoftRankConfig, embed_items, embedder_of
+from softrank_ext.model import EncoderLayer, OnePassModel, SoftRankConfig, embed_items, embedder_of
 from softrank_ext.permutations import arrange, ranks_of
-from softrank_ext.processes import OnePass
 
 _GROUP = 4  # items that the hard term compares at a time
 # The paper's settings of Error-free DiffSort by the number of items: network, steepness, hard_weight.
@@ -77,18 +76,15 @@ class DiffSortConfig:
         check_not_negative("hard_weight", self.hard_weight)
 
 
-class DiffSortModel(nn.Module):
+class DiffSortModel(OnePassModel):
     """A score per item; the order is that of ascending scores. config: `DiffSortConfig`."""
 
     model_type = "diffsort"
     config_type = DiffSortConfig
-    process = OnePass()
-    fixed_start = True
-    decodes_by_pick = False
 
     def __init__(self, config: DiffSortConfig, embedder: nn.Module | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config: DiffSortConfig = config
         self.embedder = embedder_of(config, embedder)
         self.encoder_layers = nn.ModuleList(
             EncoderLayer(config.d_model, config.feed_forward, config.heads, config.dropout, norm_first=False)
@@ -104,11 +100,8 @@ class DiffSortModel(nn.Module):
         attended = None if mask is None else mask.reshape(x.shape[:2])[:, None, None]
         for layer in self.encoder_layers:
             x = layer(x, attended)
-        scores = self.head(x.relu()).reshape(items.shape[:2])
+        scores: Tensor = self.head(x.relu()).reshape(items.shape[:2])
         return scores if mask is None else scores.masked_fill(~mask, 0.0)
-
-    def packed_weights(self) -> None:
-        """None: predictions share nothing beside the weights."""
 
     @torch.no_grad()
     def decode_embedded(
@@ -116,10 +109,10 @@ class DiffSortModel(nn.Module):
         embedded: Tensor,
         t: float | Tensor,
         mask: Tensor | None = None,
-        choices: ops.Choices = ops.Choices(),  # noqa: B008 (frozen)
+        choices: ops.Choices = ops.Choices(),
         *,
         order: Tensor | None = None,
-        engine: Engine = Engine(),  # noqa: B008 (frozen)
+        engine: Engine = Engine(),
         packed_weights: None = None,
     ) -> ops.DecodedOrder:
         """Slots by ascending scores (`embedded`), the lower slot first where they are equal; see `OrderModel`."""

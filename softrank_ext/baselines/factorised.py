@@ -19,9 +19,8 @@ from softrank_ext import ops
 from softrank_ext.batch import Batch
 from softrank_ext.checks import check_choice, check_integer
 from softrank_ext.choices import Engine
-from softrank_ext.model import LogProb, SoftRankConfig, SoftRankModel
+from softrank_ext.model import LogProb, OnePassModel, SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, check_slots, compose, order_of, ranks_of
-from softrank_ext.processes import OnePass
 
 CODES = ("lehmer", "insertion")
 
@@ -92,23 +91,20 @@ class _Slots(NamedTuple):
     is_first_fixed: bool
 
 
-class FactorisedModel(nn.Module):
+class FactorisedModel(OnePassModel):
     """Distribution over orders with independent numbers of a code. config: `FactorisedConfig`."""
 
     model_type = "factorised"
     config_type = FactorisedConfig
-    process = OnePass()
-    fixed_start = True
-    decodes_by_pick = False
 
     def __init__(self, config: FactorisedConfig, embedder: nn.Module | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config: FactorisedConfig = config
         self.encoder = SoftRankModel(config.encoder(), embedder)
         self.head = nn.Linear(config.d_model, config.max_items)
 
     @property
-    def embedder(self) -> nn.Module:
+    def embedder(self) -> nn.Module:  # type: ignore[override]
         """The module that reads the items."""
         return self.encoder.embedder
 
@@ -144,19 +140,16 @@ class FactorisedModel(nn.Module):
         per_place = log_probs.gather(2, code_of(seen, self.config.code)[..., None])[..., 0]
         return LogProb(per_place, per_place.sum(1))
 
-    def packed_weights(self) -> None:
-        """None: predictions share nothing beside the weights."""
-
     @torch.no_grad()
     def decode_embedded(
         self,
         embedded: Tensor,
         t: float | Tensor,
         mask: Tensor | None = None,
-        choices: ops.Choices = ops.Choices(),  # noqa: B008 (frozen)
+        choices: ops.Choices = ops.Choices(),
         *,
         order: Tensor | None = None,
-        engine: Engine = Engine(),  # noqa: B008 (frozen)
+        engine: Engine = Engine(),
         packed_weights: None = None,
     ) -> ops.DecodedOrder:
         """Draw the numbers of the code, or take the most likely ones: they are independent. See `OrderModel`."""
@@ -192,7 +185,7 @@ class FactorisedModel(nn.Module):
         positions = torch.arange(N, device=embedded.device)
         mask = None if slots.counts is None else positions < slots.counts
         memory = self.encoder.encode(embedded, 1.0, mask)
-        scores = self.head(memory)[..., :N]
+        scores: Tensor = self.head(memory)[..., :N]
         return scores.masked_fill(~_allowed(self.config.code, positions, slots), -torch.inf)
 
 

@@ -33,7 +33,7 @@ def model_settings(task: str) -> Mapping[str, object]:
     """How the network differs from Soft-Rank Diffusion's on a task: GPL, post-norm, all layers in one stack."""
     return {
         "head": "gpl", "encoder_layers": 16 if task == "tsp" else 7, "decoder_layers": 0, "norm_first": False,
-        "process": "riffle", "target": "previous",
+        "process": {"kind": "riffle", "target": "previous"},
     }  # fmt: skip
 
 

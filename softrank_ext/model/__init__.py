@@ -13,8 +13,8 @@ from softrank_ext.model.embedders import (
 )
 from softrank_ext.model.layers import DecoderLayer, EncoderLayer, TimeEmbedder, sine_cosine
 from softrank_ext.model.model import LogProb, SoftRankModel
-from softrank_ext.model.packing import DecoderInputs, PackedWeights
-from softrank_ext.model.protocol import OrderModel
+from softrank_ext.model.packing import PackedWeights
+from softrank_ext.model.protocol import OnePassModel, OrderModel
 from softrank_ext.model.registry import model_class, model_types, register_model
 
 __all__ = [
@@ -24,13 +24,13 @@ __all__ = [
     "PRESETS",
     "TIMES",
     "DataFacts",
-    "DecoderInputs",
     "DecoderLayer",
     "EncoderLayer",
     "LearnedEmbedder",
     "LinearEmbedder",
     "LogProb",
     "ModelDistribution",
+    "OnePassModel",
     "OrderModel",
     "PackedWeights",
     "SoftRankConfig",

@@ -23,7 +23,8 @@ class LinearEmbedder(nn.Module):
         features = self.projection.in_features
         if not items.is_floating_point() or items.shape[-1] != features:
             raise ValueError(f"items must be (B, N, {features}) float, got {tuple(items.shape)} {items.dtype}")
-        return self.projection(items)
+        vectors: Tensor = self.projection(items)
+        return vectors
 
 
 class LearnedEmbedder(nn.Module):
@@ -43,7 +44,8 @@ class LearnedEmbedder(nn.Module):
                 f"items must be ids from 0 to {self.vectors.num_embeddings - 1}, "
                 f"got {int(items.min())} to {int(items.max())}"
             )
-        return self.vectors(items)
+        vectors: Tensor = self.vectors(items)
+        return vectors
 
 
 # An embedder maps items (B, N, ...) to (B, N, D). If it says its item_ndim, the number of dimensions of one item,

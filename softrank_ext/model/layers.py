@@ -53,7 +53,8 @@ class TimeEmbedder(nn.Module):
             waves = _waves(torch.tensor([index], dtype=like.dtype, device=like.device))  # (1, 256)
         else:
             waves = _waves_of_number(index, like.dtype, like.device)  # (1, 256)
-        return self.out(F.silu(self.hidden(waves)))
+        vector: Tensor = self.out(F.silu(self.hidden(waves)))
+        return vector
 
 
 def _waves(index: Tensor) -> Tensor:
@@ -86,6 +87,12 @@ def _attend(
     return attention.transpose(1, 2).flatten(2)  # (B, length, D)
 
 
+def _applied(module: nn.Module, x: Tensor) -> Tensor:
+    """`module(x)`, whose type nn.Module does not tell."""
+    y: Tensor = module(x)
+    return y
+
+
 def _initialize(layer: nn.Module) -> None:
     for child in layer.children():
         if isinstance(child, nn.Linear):
@@ -96,7 +103,7 @@ def _initialize(layer: nn.Module) -> None:
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each added to its input.
 
-    Its parameters, in the order they are made here, are those of `reference.EncoderLayerWeights`.
+    Its submodules are the parts of `ops.LAYER_PARTS["encoder"]`.
     """
 
     def __init__(self, d_model: int, feed_forward: int, heads: int, dropout: float, norm_first: bool) -> None:
@@ -115,10 +122,11 @@ class EncoderLayer(nn.Module):
 
         def self_attention(y: Tensor) -> Tensor:
             query, key, value = self.self_qkv(y).chunk(3, -1)
-            return self.self_out(_attend(query, key, value, self.heads, dropout, attended=attended))
+            attention = _attend(query, key, value, self.heads, dropout, attended=attended)
+            return _applied(self.self_out, attention)
 
         def feed_forward(y: Tensor) -> Tensor:
-            return self.feed_out(F.dropout(F.relu(self.feed_in(y)), dropout))
+            return _applied(self.feed_out, F.dropout(F.relu(self.feed_in(y)), dropout))
 
         return _add_sublayers(
             x, ((self.self_norm, self_attention), (self.feed_norm, feed_forward)), dropout, self.norm_first
@@ -128,7 +136,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention, attention to the encoder's output and feed-forward, each added to its input.
 
-    Its parameters, in the order they are made here, are those of `reference.DecoderLayerWeights`.
+    Its submodules are the parts of `ops.LAYER_PARTS["decoder"]`.
     """
 
     def __init__(self, d_model: int, feed_forward: int, heads: int, dropout: float, norm_first: bool) -> None:
@@ -151,14 +159,15 @@ class DecoderLayer(nn.Module):
 
         def self_attention(y: Tensor) -> Tensor:
             query, key, value = self.self_qkv(y).chunk(3, -1)
-            return self.self_out(_attend(query, key, value, self.heads, dropout, is_causal=True))
+            return _applied(self.self_out, _attend(query, key, value, self.heads, dropout, is_causal=True))
 
         def memory_attention(y: Tensor) -> Tensor:
             key, value = self.memory_key_value(memory).chunk(2, -1)
-            return self.memory_out(_attend(self.memory_query(y), key, value, self.heads, dropout, attended=attended))
+            attention = _attend(self.memory_query(y), key, value, self.heads, dropout, attended=attended)
+            return _applied(self.memory_out, attention)
 
         def feed_forward(y: Tensor) -> Tensor:
-            return self.feed_out(F.dropout(F.relu(self.feed_in(y)), dropout))
+            return _applied(self.feed_out, F.dropout(F.relu(self.feed_in(y)), dropout))
 
         sublayers = (
             (self.self_norm, self_attention),

@@ -8,7 +8,6 @@ Four heads give the scores. `pointer` and `linear` (cGPL, eqs. 9 and 12) read th
 depend on the picks so far. `gpl` and `pl` use the encoder alone: scores per place and slot (eq. 8), or per slot only.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softrank_ext import ops
-from softrank_ext.choices import Draw, Engine, Greedy
+from softrank_ext.choices import Decode, Engine
 from softrank_ext.constraints import Constraining, rules_of
 from softrank_ext.laws import stagewise_log_probs
+from softrank_ext.model import inference, packing
 from softrank_ext.model.config import DECODER_HEADS, SoftRankConfig
 from softrank_ext.model.distribution import ModelDistribution
 from softrank_ext.model.embedders import embed_items, embedder_of
@@ -32,8 +32,8 @@ from softrank_ext.model.layers import (
     sine_cosine,
     zero_padding,
 )
-from softrank_ext.model.packing import PACKINGS, DecoderInputs, PackedWeights, parameters_of
-from softrank_ext.ops import reference
+from softrank_ext.model.packing import PackedWeights
+from softrank_ext.model.protocol import OrderModel
 from softrank_ext.permutations import arrange, check_slots
 from softrank_ext.processes import Process
 
@@ -47,7 +47,7 @@ class LogProb(NamedTuple):
     total: Tensor
 
 
-class SoftRankModel(nn.Module):
+class SoftRankModel(OrderModel):
     """Distribution over the orders of an instance given at diffusion time t.
 
     config: `SoftRankConfig`. embedder: a module from items (B, N, ...) to (B, N, D), unless config.embedder names one.
@@ -60,7 +60,7 @@ class SoftRankModel(nn.Module):
 
     def __init__(self, config: SoftRankConfig, embedder: nn.Module | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config: SoftRankConfig = config
         D = config.d_model
         sizes = (D, config.feed_forward, config.heads, config.dropout, config.norm_first)
         self.embedder = embedder_of(config, embedder)
@@ -132,13 +132,14 @@ class SoftRankModel(nn.Module):
         """Scores (B, place, slot), those at a place given the order's picks before it: one teacher-forced pass.
 
         embedded: (B, N, D), slot by slot. order: (B, N) int64 over slots, real ones first (gpl and pl ignore it). Slots
-        that are no longer to be had, and padding, are not masked here.
+        that are already picked, and padding, are not masked here.
         """
         if self.config.head == "gpl":
             return self._gpl_scores(embedded, t, mask)
         memory = self.encode(embedded, t, mask)
         if self.config.head == "pl":
-            return self.head(memory)[..., 0][:, None].expand(-1, embedded.shape[1], -1)  # (B, place, slot)
+            scores: Tensor = self.head(memory)[..., 0][:, None].expand(-1, embedded.shape[1], -1)  # (B, place, slot)
+            return scores
         B, N, D = embedded.shape
         last_picks = arrange(embedded, order)[:, :-1]
         inputs = torch.cat((self.start.expand(B, 1, D), last_picks), 1)  # (B, place, D)
@@ -147,7 +148,8 @@ class SoftRankModel(nn.Module):
         for layer in self.decoder_layers:
             x = layer(x, memory, attended)
         head_keys, head_bias = self.head(memory, self._positions(embedded, mask))
-        return self.decoder_norm(x) @ head_keys.transpose(1, 2) + head_bias[:, None]  # (B, place, slot)
+        scores = self.decoder_norm(x) @ head_keys.transpose(1, 2) + head_bias[:, None]  # (B, place, slot)
+        return scores
 
     def log_prob(
         self,
@@ -174,7 +176,7 @@ class SoftRankModel(nn.Module):
         if rules is None:
             per_place = stagewise_log_probs(scores, order, mask)
         else:
-            every = _every(embedded, mask)
+            every = inference.every_slot(embedded, mask)
             is_allowed = ops.allowed_picks(order[:, :-1], every, *rules)  # (B, place, slot)
             is_kept = is_allowed.gather(2, order[..., None])
             # A broken or padded place is left open: its softmax is finite, and so is its gradient, which is 0.
@@ -191,7 +193,7 @@ class SoftRankModel(nn.Module):
         mask: Tensor | None = None,
         *,
         uniform: Tensor | None = None,
-        decode: Draw | Greedy | None = None,
+        decode: str | Decode | None = None,
         forced_order: Tensor | None = None,
         forced_places: int | None = None,
         draft: Tensor | None = None,
@@ -200,25 +202,23 @@ class SoftRankModel(nn.Module):
         is_embedded: bool = False,
         packed_weights: PackedWeights | None = None,
     ) -> ops.DecodedOrder:
+        """Choose an order place by place: order (B, N) int64 over slots, real ones first, log_probs (B, N), and work.
+
+        items: (B, N, ...) slot by slot, or what `embed` made of them if is_embedded. uniform: (B, N) in [0, 1), the
+        number each place's inverse CDF is read at. decode: `Draw(temperature)`, which divides the scores of forced
+        orders too, or `Greedy()`; by default Draw() with uniform and Greedy() without. forced_order: (B, N) int64,
+        scored instead of choosing, or only its first forced_places. draft: (B, N) int64, a guess of the order that
+        saves time where it is right and changes nothing else. constraints: on slots, `Constraints` for all rows or a
+        list of one per row; every pick is drawn from what they allow. packed_weights: `self.packed_weights()`, to share
+        it between calls. Work and more on the arguments: `ops.Choices`, `ops.DecodedOrder`. No gradient is recorded.
+        """
         embedded = self._embedded(items, mask, is_embedded)
-        B, N, _ = embedded.shape
-        if uniform is not None and (uniform.shape != (B, N) or not uniform.is_floating_point()):
-            raise ValueError(f"uniform must be {(B, N)} float, got {tuple(uniform.shape)} {uniform.dtype}")
-        uniform = None if uniform is None else uniform.to(embedded.dtype)
-        temperature = decode.temperature if isinstance(decode, Draw) else 1.0
-        for name, order in (("forced_order", forced_order), ("draft", draft)):
-            if order is not None:
-                _check_order_shape(name, order, embedded)
-        ops.check_choices(uniform, forced_order, forced_places, temperature, _every(embedded, mask), embedded.dtype)
-        if draft is not None:
-            check_slots(draft, mask, "draft")
-        rules = rules_of(constraints, B, N, mask, device=embedded.device)
-        if rules is not None:
-            ops.check_forced(forced_order, forced_places, _every(embedded, mask), *rules)
-        choices = ops.Choices(uniform, forced_order, temperature, forced_places, draft, *(rules or ()))
+        choices = inference.checked_choices(
+            embedded, mask, uniform=uniform, decode=decode, forced_order=forced_order, forced_places=forced_places,
+            draft=draft, constraints=constraints,
+        )  # fmt: skip
         return self.decode_embedded(embedded, t, mask, choices, engine=engine, packed_weights=packed_weights)
 
-    @torch.no_grad()
     def decode_embedded(
         self,
         embedded: Tensor,
@@ -230,114 +230,30 @@ class SoftRankModel(nn.Module):
         engine: Engine = Engine(),
         packed_weights: PackedWeights | None = None,
     ) -> ops.DecodedOrder:
-        compiled, cache = engine.compiled, engine.cache
-        uniform, forced_order, temperature, forced_places, draft, *rules = choices
-        B, N, D = embedded.shape
-        if compiled and cache and self.config.head in DECODER_HEADS:
-            weights = self.packed_weights() if packed_weights is None else packed_weights
-            head, head_bias = weights.head, None
-            if head is None:
-                head, head_bias = self.head(embedded, self._positions(embedded, mask))
-            is_packed = weights.packed_decoder.numel() > 0  # then the lists need not be handed over
-            predicted = torch.ops.softrank_ext.predict_order(
-                [] if is_packed else weights.encoder, weights.packed_encoder, [] if is_packed else weights.decoder,
-                weights.packed_decoder, self.config.heads, self.config.norm_first, embedded, order,
-                self._time(t, embedded, weights.time_vectors), self.start, sine_cosine(N, D, embedded), head, head_bias,
-                weights.packed_head, _every(embedded, mask), uniform, forced_order, temperature, forced_places, draft,
-                *rules,
-            )  # fmt: skip
-            return ops.DecodedOrder(*predicted)
-        if order is not None:
-            embedded = arrange(embedded, order)
-        if self.config.head not in DECODER_HEADS:
-            slots = torch.arange(N, device=embedded.device).expand(B, N)
-            scores = self.scores(embedded, t, slots, mask)
-            choose = torch.ops.softrank_ext.decode_scores if compiled else reference.decode_scores
-            order, log_probs = choose(
-                scores, _every(embedded, mask), uniform, forced_order, temperature, forced_places, *rules
-            )
-            one_pass = torch.tensor([1, N], device=embedded.device).expand(B, 2)
-            return ops.DecodedOrder(order, log_probs, one_pass)
+        """`decode` for embedded items (B, N, D) with padding zeroed, without a look at the data: for use in a loop.
 
-        inputs = self.decoder_inputs(embedded, t, mask, compiled=False, is_embedded=True, packed_weights=packed_weights)
-        run: Callable[..., tuple[Tensor, Tensor, Tensor]] = reference.decode_order
-        if not cache:
-            run = reference.decode_order_uncached
-        decoder, packed, *tensors = inputs
-        decoded = run(
-            decoder, packed, self.config.heads, self.config.norm_first, *tensors, uniform, forced_order, temperature,
-            forced_places, draft, *rules,
-        )  # fmt: skip
-        return ops.DecodedOrder(*decoded)
+        choices: over slots; the rules are what `constraints.rules_of` made of constraints. order: (B, N) int64, the
+        items of the slots, if embedded is item by item; all else is over slots.
+        """
+        return inference.decode_embedded(self, embedded, t, mask, choices, order, engine, packed_weights)
 
-    @torch.no_grad()
     def decoder_inputs(
         self,
         items: Tensor,
         t: float | Tensor,
         mask: Tensor | None = None,
         *,
-        compiled: bool = True,
+        engine: Engine = Engine(),
         is_embedded: bool = False,
         packed_weights: PackedWeights | None = None,
-    ) -> DecoderInputs:
+    ) -> ops.DecoderInputs:
         """Encode the items and make all that the decoder works from, without gradients; arguments as in `decode`."""
-        if self.config.head not in DECODER_HEADS:
-            raise ValueError(f"a {self.config.head} head has no decoder: use {' or '.join(DECODER_HEADS)}")
         embedded = self._embedded(items, mask, is_embedded)
-        B, N, D = embedded.shape
-        weights = self.packed_weights() if packed_weights is None else packed_weights
-        time = self._time(t, embedded, weights.time_vectors)  # (B or 1, 1, D)
-        every = _every(embedded, mask)
-        places, tokens = sine_cosine(N, D, embedded), embedded + time
-        if compiled:
-            x = tokens + (places if mask is None else places[self._positions(embedded, mask)])
-            memory = torch.ops.softrank_ext.encode(
-                weights.encoder, weights.packed_encoder, self.config.heads, self.config.norm_first, x, every
-            )
-        else:
-            memory = self._encode(embedded, time, mask)
-        if compiled and weights.head is not None:
-            projected = torch.ops.softrank_ext.project(memory, weights.head, weights.packed_head)
-            head_keys, head_bias = projected[..., :D], projected[..., D]
-        else:
-            head_keys, head_bias = self.head(memory, self._positions(embedded, mask))
-        start = (self.start + time[:, 0]).expand(B, D)
-        decoder = [weight.detach() for weight in weights.decoder]
-        return DecoderInputs(
-            decoder, weights.packed_decoder, memory, tokens, start, places, head_keys, head_bias, every
-        )
+        return inference.decoder_inputs(self, embedded, t, mask, engine, packed_weights)
 
-    @torch.no_grad()
     def packed_weights(self) -> PackedWeights:
-        """The weights of encoder and decoder, packed for the kernels as they are now; empty without a decoder.
-
-        On CPUs the packing is kept for the next call, which takes it if a checksum says that no weight has changed:
-        versions of tensors would not tell of changes through `.data` or numpy.
-        """
-        if self.config.head not in DECODER_HEADS:
-            return PackedWeights([], torch.empty(0), [], torch.empty(0), None, None, {})
-        encoder, decoder, rest = (
-            [parameter for module in modules for parameter in parameters_of(module)]
-            for modules in (
-                (self.encoder_layers, self.encoder_norm), (self.decoder_layers, self.decoder_norm),
-                (self.time_embedder, self.head),
-            )
-        )  # fmt: skip
-        is_kept = encoder[0].is_cpu and not torch.compiler.is_compiling()
-        checksum = ops.checksum(encoder + decoder + rest) if is_kept and self in PACKINGS else None
-        if checksum is not None and checksum == PACKINGS[self][0]:
-            return PACKINGS[self][1]._replace(encoder=encoder, decoder=decoder)
-        with torch.inference_mode(False):  # what is kept must serve in any mode
-            head = self.head.projection() if isinstance(self.head, PointerHead) else None
-            packed_head = None if head is None else ops.pack_projection(head)
-            packed = PackedWeights(
-                encoder, ops.pack_encoder(encoder), decoder, ops.pack_decoder(decoder), head, packed_head, {}
-            )
-        if is_kept and packed.packed_decoder.numel() > 0:
-            checksum = ops.checksum(encoder + decoder + rest) if checksum is None else checksum
-            PACKINGS[self] = checksum, packed._replace(encoder=[], decoder=[])
-        return packed
+        """The weights packed for the kernels as they are now, to be shared between calls: `packing.packed_weights`."""
+        return packing.packed_weights(self)
 
     def distribution(self, items: Tensor, t: float | Tensor, mask: Tensor | None = None) -> "ModelDistribution":
         """The law of orders at diffusion time t, with the torch.distributions interface; arguments as in `log_prob`.
@@ -355,12 +271,12 @@ class SoftRankModel(nn.Module):
 
     @staticmethod
     def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> "SoftRankModel":
-        """Read a saved or bundled model, in eval mode: `model_folder.from_pretrained`."""
-        from softrank_ext import model_folder
+        """Read a saved or bundled model, in eval mode: `softrank_ext.from_pretrained`."""
+        from softrank_ext.pretrained import from_pretrained
 
-        model = model_folder.from_pretrained(name_or_folder, embedder=embedder)
+        model = from_pretrained(name_or_folder, embedder=embedder)
         if not isinstance(model, SoftRankModel):
-            raise ValueError(f"{name_or_folder} holds a {model.model_type} model: use model_folder.from_pretrained")
+            raise ValueError(f"{name_or_folder} holds a {model.model_type} model: use softrank_ext.from_pretrained")
         return model
 
     def _gpl_scores(self, embedded: Tensor, t: float | Tensor, mask: Tensor | None) -> Tensor:
@@ -386,7 +302,8 @@ class SoftRankModel(nn.Module):
         for layer in self.encoder_layers:
             x = layer(x, attended)
         slots, stages = self.encoder_norm(x).chunk(2, 1)
-        return stages @ slots.transpose(1, 2)  # (B, place, slot)
+        scores: Tensor = stages @ slots.transpose(1, 2)  # (B, place, slot)
+        return scores
 
     def _embedded(self, items: Tensor, mask: Tensor | None, is_embedded: bool) -> Tensor:
         if not is_embedded:
@@ -438,18 +355,14 @@ class SoftRankModel(nn.Module):
             raise ValueError(f"t must be a number or ({like.shape[0]},), got {time.shape[0]} numbers")
         if not torch.compiler.is_compiling() and not bool(((time >= 0) & (time <= 1)).all()):
             raise ValueError(f"t must be in [0, 1], got {t}")
-        return self.time_embedder(time * scale)[:, None]
+        vectors: Tensor = self.time_embedder(time * scale)[:, None]
+        return vectors
 
     def _positions(self, embedded: Tensor, mask: Tensor | None) -> Tensor:
         """Position of each slot among its row's real slots, (B, N), or (1, N) without a mask."""
         if mask is None:
             return torch.arange(embedded.shape[1], device=embedded.device)[None]
         return (mask.cumsum(1) - 1).clamp(min=0)
-
-
-def _every(embedded: Tensor, mask: Tensor | None) -> Tensor:
-    """The mask, or one that calls every slot real."""
-    return torch.ones(embedded.shape[:2], dtype=torch.bool, device=embedded.device) if mask is None else mask
 
 
 def _check_order_shape(name: str, order: Tensor, embedded: Tensor) -> None:

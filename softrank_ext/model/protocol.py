@@ -1,6 +1,7 @@
 """What `sample`, `evaluate`, `train` and `model_folder` ask of a model: one protocol for diffusions and for others."""
 
-from typing import Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -9,9 +10,8 @@ from softrank_ext.choices import Engine
 from softrank_ext.processes import OnePass, Process
 
 
-@runtime_checkable
-class OrderModel(Protocol):
-    """A module that predicts orders. A type of your own implements this and registers by `register_model`.
+class OrderModel(nn.Module, ABC):
+    """A module that predicts orders. A type of your own is a subclass that registers by `register_model`.
 
     model_type: its name in config.json. config_type: a dataclass that JSON can hold (or that has `to_json` and
     `from_json`), with a field `embedder` as in `SoftRankConfig`; the model is made by `type(model)(config, embedder)`.
@@ -20,40 +20,43 @@ class OrderModel(Protocol):
     """
 
     model_type: str
-    config_type: type
+    config_type: Any
     config: Any
+    embedder: nn.Module
 
     @property
-    def embedder(self) -> nn.Module:
-        """The module that reads the items."""
-
-    @property
+    @abstractmethod
     def process(self) -> Process | OnePass:
         """The noise process that the model was trained for."""
 
     @property
+    @abstractmethod
     def fixed_start(self) -> bool:
         """Whether a pin at place 0 fixes the start of an order instead of being a rule."""
 
     @property
+    @abstractmethod
     def decodes_by_pick(self) -> bool:
         """Whether a decoder runs pick by pick, so that drafts save time."""
 
+    @abstractmethod
     def embed(self, items: Tensor, mask: Tensor | None = None) -> Tensor:
         """What is computed once for all samples of an instance: (B, N, ...) from items (B, N, ...)."""
 
+    @abstractmethod
     def packed_weights(self) -> Any:
         """What predictions share beside the weights, made once per call; None if there is nothing."""
 
+    @abstractmethod
     def decode_embedded(
         self,
         embedded: Tensor,
         t: float | Tensor,
         mask: Tensor | None = None,
-        choices: ops.Choices = ...,
+        choices: ops.Choices = ops.Choices(),
         *,
         order: Tensor | None = None,
-        engine: Engine = ...,
+        engine: Engine = Engine(),
         packed_weights: Any = None,
     ) -> ops.DecodedOrder:
         """Predict an order over slots, (B, N) int64, real slots first, with log-probabilities (B, N), NaN if unknown.
@@ -63,11 +66,35 @@ class OrderModel(Protocol):
         forced_places 1), rules. Raises ValueError, saying so, where the model cannot do what is asked.
         """
 
+    @abstractmethod
     def own_loss(self) -> nn.Module | None:
         """A module with the model in it and a forward as that of `training.objectives.DenoisingLoss`.
 
         None for a model that is trained by the objectives, which need `log_prob` at noisy orders.
         """
 
+    @abstractmethod
     def bytes_per_sample(self, N: int) -> int:
         """An estimate of the memory that a prediction takes for one instance of N items."""
+
+
+class OnePassModel(OrderModel):
+    """A model that is no diffusion: one prediction from the items as given, with the start in front if one is fixed."""
+
+    @property
+    def process(self) -> OnePass:
+        """No noise."""
+        return OnePass()
+
+    @property
+    def fixed_start(self) -> bool:
+        """True: a pin at place 0 is handed over as a forced start."""
+        return True
+
+    @property
+    def decodes_by_pick(self) -> bool:
+        """False: drafts would not save time."""
+        return False
+
+    def packed_weights(self) -> None:
+        """None: predictions share nothing beside the weights."""

@@ -34,7 +34,8 @@ class NumberCNN(nn.Module):
 
     def forward(self, items: Tensor) -> Tensor:
         images = _images(items, (1, 28, 112), next(self.parameters()))
-        return self.layers(images).unflatten(0, items.shape[:2])  # (B, N, D)
+        vectors: Tensor = self.layers(images).unflatten(0, items.shape[:2])  # (B, N, D)
+        return vectors
 
 
 class LightNumberCNN(nn.Module):
@@ -57,7 +58,8 @@ class LightNumberCNN(nn.Module):
 
     def forward(self, items: Tensor) -> Tensor:
         images = _images(items, (1, 28, 112), next(self.parameters()))
-        return self.layers(images).unflatten(0, items.shape[:2])  # (B, N, D)
+        vectors: Tensor = self.layers(images).unflatten(0, items.shape[:2])  # (B, N, D)
+        return vectors
 
 
 class PatchCNN(nn.Module):
@@ -81,7 +83,8 @@ class PatchCNN(nn.Module):
         )  # fmt: skip
 
     def forward(self, items: Tensor) -> Tensor:
-        return self.layers(self.normalized(items).flatten(0, 1)).unflatten(0, items.shape[:2])  # (B, N, D)
+        vectors: Tensor = self.layers(self.normalized(items).flatten(0, 1)).unflatten(0, items.shape[:2])  # (B, N, D)
+        return vectors
 
     def normalized(self, items: Tensor) -> Tensor:
         """Patches (B, N, 3, side, side) whose channels have mean 0 and deviation 1 over CIFAR-10."""
@@ -110,7 +113,8 @@ class PatchMLP(nn.Module):
 
     def forward(self, items: Tensor) -> Tensor:
         pixels = self.normalized(items).flatten(2)  # (B, N, 3 * side * side)
-        return self.norm(self.direct(pixels) + self.layers(pixels))
+        vectors: Tensor = self.norm(self.direct(pixels) + self.layers(pixels))
+        return vectors
 
     def normalized(self, items: Tensor) -> Tensor:
         """Patches (B, N, 3, side, side) whose channels have mean 0 and deviation 1 over CIFAR-10."""
@@ -162,11 +166,13 @@ def _images(items: Tensor, shape: tuple[int, int, int], weight: Tensor) -> Tenso
     # Channels last in memory: convolutions on a CPU are up to 1.4 times as fast with it.
     pixels = items.flatten(0, 1).movedim(1, 3).flatten(1).to(weight.dtype)  # (B * N, height * width * channels)
     pixels = pixels / 255 if items.dtype == torch.uint8 else pixels
-    return pixels.unflatten(1, (*shape[1:], shape[0])).movedim(3, 1)
+    images: Tensor = pixels.unflatten(1, (*shape[1:], shape[0])).movedim(3, 1)
+    return images
 
 
 def _normalized_patches(items: Tensor, side: int, weight: Tensor) -> Tensor:
     images = _images(items, (3, side, side), weight)
     mean = images.new_tensor(_CIFAR_MEAN)[:, None, None]
     deviation = images.new_tensor(_CIFAR_DEVIATION)[:, None, None]
-    return ((images - mean) / deviation).unflatten(0, items.shape[:2])  # (B, N, 3, side, side)
+    patches: Tensor = ((images - mean) / deviation).unflatten(0, items.shape[:2])  # (B, N, 3, side, side)
+    return patches

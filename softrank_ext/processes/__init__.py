@@ -49,7 +49,7 @@ def process_of_call(
         return chosen
     if type(process) is not type(own) or process.target != own.target:
         raise ValueError(f"process must be of the model's own kind and target, {own}, got {process}")
-    if isinstance(own, Riffle) and process != own:
+    if isinstance(own, Riffle) and isinstance(process, Riffle) and process != own:
         raise ValueError(f"process must visit what the model was trained for, {own.visited}, got {process.visited}")
     if own.target == "previous" and process.sampling_steps != own.sampling_steps:
         raise ValueError(f"sampling_steps of this model must be its own {own.sampling_steps}, got {process}")

@@ -114,7 +114,7 @@ def draw_labels(uniform: Tensor, riffles: int, mask: Tensor | None = None, *, is
     """
     check_integer("riffles", riffles, 0, MOST_RIFFLES)
     check_tensor("uniform", uniform, ("B", "N"), torch.float64)
-    labels = (uniform * 2**riffles).long()
+    labels: Tensor = (uniform * 2**riffles).long()
     if mask is not None:
         labels = labels.masked_fill(_is_behind(mask), BEHIND)
     if is_first_fixed:

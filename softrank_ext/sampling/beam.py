@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from softrank_ext.choices import Engine
 from softrank_ext.model import DECODER_HEADS, PackedWeights, SoftRankModel
 from softrank_ext.sampling.incremental import IncrementalDecoder
 
@@ -38,7 +39,7 @@ def beam_search(
 
     scores: (B, place, slot) float; or (B, K, place, slot), one table per starting hypothesis, all searched in one beam.
     A score of -inf forbids a slot at a place. mask: (B, slot) or (B, K, slot) bool, True = real slot, as many in each
-    hypothesis. first: (B,) or (B, K) int64, the slot that stands first by decree, with log-probability 0.
+    hypothesis. first: (B,) or (B, K) int64, the slot that is fixed at place 0, with log-probability 0.
     start_log_probs: (B,) or (B, K), added to the orders' own; -inf for a hypothesis that is not there.
     Raises ValueError for wrong shapes, and where no order is left with a positive probability.
     """
@@ -66,7 +67,13 @@ def beam_search(
     )
 
 
-@torch.no_grad()
+class Starts(NamedTuple):
+    """What a search over instances begins with; see `beam_decode` for first and start_log_probs."""
+
+    first: Tensor | None = None
+    log_probs: Tensor | None = None
+
+
 def beam_decode(
     model: SoftRankModel,
     items: Tensor,
@@ -76,17 +83,36 @@ def beam_decode(
     *,
     first: Tensor | None = None,
     start_log_probs: Tensor | None = None,
-    is_embedded: bool = False,
-    packed_weights: PackedWeights | None = None,
+    engine: Engine = Engine(),
 ) -> Hypotheses:
     """The `width` most likely orders that a beam of that width finds for instances at diffusion time t.
 
-    items: (B, N, ...) slot by slot, or what `model.embed` made of them if is_embedded. t: a number or (B,). mask:
-    (B, N) bool, True = real slot. first: (B,) int64, the slot that stands first by decree, with log-probability 0.
-    start_log_probs: (B / K, K), where every K rows are hypotheses of one instance and share a beam; they are added to
-    the orders' own, and the result has B / K rows. packed_weights: `model.packed_weights()`, to share between calls.
+    items: (B, N, ...) slot by slot. t: a number or (B,). mask: (B, N) bool, True = real slot. first: (B,) int64, the
+    slot that is fixed at place 0, with log-probability 0. start_log_probs: (B / K, K), where every K rows are
+    hypotheses of one instance and share a beam; they are added to the orders' own, and the result has B / K rows.
+    engine: as in `IncrementalDecoder`.
     """
-    embedded = items if is_embedded else model.embed(items, mask)
+    starts = Starts(first, start_log_probs)
+    return beam_decode_embedded(model, model.embed(items, mask), t, width, mask, starts, engine=engine)
+
+
+@torch.no_grad()
+def beam_decode_embedded(
+    model: SoftRankModel,
+    embedded: Tensor,
+    t: float | Tensor,
+    width: int,
+    mask: Tensor | None = None,
+    starts: Starts = Starts(),
+    *,
+    engine: Engine = Engine(),
+    packed_weights: PackedWeights | None = None,
+) -> Hypotheses:
+    """`beam_decode` for what `model.embed` made of the items, (B, N, D) slot by slot.
+
+    packed_weights: `model.packed_weights()`, to share it between calls.
+    """
+    first, start_log_probs = starts
     B, N = embedded.shape[:2]
     if first is not None and (first.shape != (B,) or first.dtype != torch.int64):
         raise ValueError(f"first must be ({B},) int64, got {tuple(first.shape)} {first.dtype}")
@@ -101,15 +127,17 @@ def beam_decode(
         tables = model.scores(embedded, t, slots, mask).unflatten(0, (instances, K))
         grouped = [None if value is None else value.unflatten(0, (instances, K)) for value in (mask, first)]
         return beam_search(tables, width, mask=grouped[0], first=grouped[1], start_log_probs=start_log_probs)
-    decoder = IncrementalDecoder(model, embedded, t, mask, is_embedded=True, packed_weights=packed_weights)
+    decoder = IncrementalDecoder(
+        model, embedded, t, mask, engine=engine, is_embedded=True, packed_weights=packed_weights
+    )
 
     def scores_at(place: int, starts: Tensor, parents: Tensor | None, choices: Tensor | None) -> Tensor:
         if parents is None or choices is None:
-            return decoder.scores.unflatten(0, (instances, -1))
+            return decoder.scores.view(instances, -1, N)
         before = decoder.lengths.shape[0] // instances
         rows = torch.arange(instances, device=parents.device)[:, None] * before + parents
         decoder.select(rows.flatten())
-        return decoder.step(choices.flatten()).unflatten(0, (instances, -1))
+        return decoder.step(choices.flatten()).view(instances, -1, N)
 
     return _search(
         scores_at,
@@ -147,7 +175,7 @@ def _search(
     remaining, log_probs = mask, start_log_probs
     orders = padding_last[..., :0]  # (B, W, place)
     for place in range(N):
-        # 1. The log-probabilities of the slots at this place. A decreed first slot and padding are settled.
+        # 1. The log-probabilities of the slots at this place. A fixed first slot and padding are settled.
         is_settled, settled = (counts[:, :1] <= place), padding_last[..., place].gather(1, starts)  # (B, 1), (B, W)
         if place == 0 and first is not None:
             is_settled, settled = torch.ones_like(is_settled), first

@@ -1,20 +1,23 @@
 """IncrementalDecoder: the cached decoder a pick, or several, at a time, for search, drafts and interactive use.
 
-It runs the code of `ops.decode_order` (`ops.open_decoder`, `ops.advance_decoder`). Orders are over slots.
+It runs on the engine of `model.decode`: the same inputs, and the code of `ops.decode_order` (`ops.open_decoder`,
+`ops.advance_decoder`). Orders are over slots.
 """
 
 import torch
 from torch import Tensor
 
 from softrank_ext import ops
-from softrank_ext.model import DecoderInputs, PackedWeights, SoftRankModel
+from softrank_ext.choices import Engine
+from softrank_ext.model import PackedWeights, SoftRankModel
 
 
 class IncrementalDecoder:
     """The state of a model's decoder after some picks, which can be extended, cut back and branched.
 
     items: (B, N, ...) slot by slot, or what `model.embed` made of them if is_embedded. t: a number or (B,). mask:
-    (B, N) bool, True = real slot. packed_weights: `model.packed_weights()`, to share it between decoders.
+    (B, N) bool, True = real slot. engine: the compiled kernels, or plain torch if compiled or cache is False; caches
+    are kept in any case. packed_weights: `model.packed_weights()`, to share it between decoders.
     `lengths` (B,) counts each row's picks.
     """
 
@@ -26,16 +29,21 @@ class IncrementalDecoder:
         t: float | Tensor,
         mask: Tensor | None = None,
         *,
+        engine: Engine = Engine(),
         is_embedded: bool = False,
         packed_weights: PackedWeights | None = None,
     ) -> None:
-        self._inputs = model.decoder_inputs(items, t, mask, is_embedded=is_embedded, packed_weights=packed_weights)
-        self._heads, self._norm_first = model.config.heads, model.config.norm_first
+        weights = model.packed_weights() if packed_weights is None else packed_weights
+        self._inputs = model.decoder_inputs(
+            items, t, mask, engine=engine, is_embedded=is_embedded, packed_weights=weights
+        )
+        is_compiled = engine.compiled and engine.cache
+        self._run = ops.advance_decoder if is_compiled else ops.advance_decoder_reference
+        self._decoder = weights.decoder
         memory, self._mask = self._inputs.memory, self._inputs.mask
         B, N, D = memory.shape
-        self._cache = ops.open_decoder(
-            self._inputs.weights, packed=self._inputs.packed, heads=self._heads, memory=memory, mask=self._mask
-        )
+        open_decoder = ops.open_decoder if is_compiled else ops.open_decoder_reference
+        self._cache = open_decoder(self._decoder, memory, self._mask)
         self._room, self._spare_room = self._cache, self._cache[:0]  # what the caches stand in, and will after a select
         self._counts = self._mask.sum(1)
         self._rows = torch.arange(B, device=memory.device)[:, None]
@@ -124,13 +132,13 @@ class IncrementalDecoder:
         torch.index_select(self._cache, 0, rows, out=self._spare_room[: len(rows)])
         self._room, self._spare_room = self._spare_room, self._room
         self._cache = self._room[: len(rows)]
-        weights, packed, memory, tokens, start, places, head_keys, head_bias, mask = self._inputs
+        memory, tokens, start, places, head_keys, head_bias, mask = self._inputs
         if len(head_keys) == B:  # a linear head without a mask has one row of them for all
             head_keys, head_bias = head_keys[rows], head_bias[rows]
         self._mask = mask[rows]
-        self._inputs = DecoderInputs(
-            weights, packed, memory, tokens[rows], start[rows], places, head_keys, head_bias, self._mask
-        )
+        self._inputs = ops.DecoderInputs(
+            memory, tokens[rows], start[rows], places, head_keys, head_bias, self._mask
+        )  # the memory is not read again: its keys and values are in the cache
         self._rows = torch.arange(len(rows), device=rows.device)[:, None]
         self._counts, self._picks, self._place_of_slot, self._states, self.lengths = (
             value[rows] for value in (self._counts, self._picks, self._place_of_slot, self._states, self.lengths)
@@ -143,8 +151,5 @@ class IncrementalDecoder:
         last_pick = self._picks[self._rows, (places - 1).clamp(min=0)]
         tokens = self._inputs.tokens[self._rows, last_pick]  # (B, count, D)
         tokens = torch.where((places == 0)[..., None], self._inputs.start[:, None], tokens)
-        states = ops.advance_decoder(
-            self._inputs.weights, packed=self._inputs.packed, heads=self._heads, norm_first=self._norm_first,
-            cache=self._cache, inputs=tokens + self._inputs.places[places], lengths=first, mask=self._mask,
-        )  # fmt: skip
+        states = self._run(self._decoder, self._cache, tokens + self._inputs.places[places], first, self._mask)
         self._states[self._rows, places] = states

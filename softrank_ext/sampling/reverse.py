@@ -19,11 +19,11 @@ from tqdm import tqdm
 from softrank_ext import noise, ops
 from softrank_ext.choices import Beam, Decode, Draw, Engine
 from softrank_ext.constraints import ConstraintSettings
-from softrank_ext.model import OrderModel
+from softrank_ext.model import OrderModel, SoftRankModel
 from softrank_ext.permutations import arrange, chamber_margin
 from softrank_ext.processes import Bridge, OnePass, Prediction, Process
 from softrank_ext.processes.bridge import reflect_pairs
-from softrank_ext.sampling.beam import Hypotheses, beam_decode
+from softrank_ext.sampling.beam import Hypotheses, Starts, beam_decode_embedded
 from softrank_ext.sampling.conditioning import Conditions
 from softrank_ext.sampling.samples import Samples
 from softrank_ext.sampling.trajectory import Trajectory, TrajectoryPoint
@@ -190,16 +190,17 @@ def _prediction(call: Call, rows: Rows, step: _Step, draws: noise.RowNoise, last
 def _beam_prediction(call: Call, rows: Rows, step: _Step, paths: Tensor) -> tuple[_Predicted, Tensor, Tensor]:
     """The hypotheses that a beam keeps, their summed log-probabilities so far (B, K), and the rows they came from."""
     assert isinstance(call.decode, Beam)
+    if not isinstance(call.model, SoftRankModel):
+        raise ValueError(f"decode must not be Beam(...) for a {call.model.model_type} model: a beam needs its decoder")
     first = rows.conditions.first
-    found = beam_decode(
+    found = beam_decode_embedded(
         call.model,
         arrange(rows.embedded, step.order_t),
         step.t,
         call.decode.width,
         step.mask_t,
-        first=None if first is None else step.ranks_t.gather(1, first[:, None])[:, 0],
-        start_log_probs=paths,
-        is_embedded=True,
+        Starts(None if first is None else step.ranks_t.gather(1, first[:, None])[:, 0], paths),
+        engine=call.engine,
         packed_weights=call.packed_weights,
     )
     slots, log_prob, paths, parents = _carry_on(found, step.order_t, paths)

@@ -35,7 +35,7 @@ def sample(
     first_sample: int = 0,
     record: bool = False,
     progress: bool = False,
-    engine: Engine = Engine(),  # noqa: B008 (frozen)
+    engine: Engine = Engine(),
 ) -> Samples:
     """Draw orders of the items from the model by reverse diffusion.
 
@@ -128,7 +128,6 @@ class _Inputs(NamedTuple):
 
 
 def _inputs_of(model: OrderModel, items: Tensor | np.ndarray, mask: Tensor | np.ndarray | None) -> _Inputs:
-    assert isinstance(model, nn.Module)
     like = next(model.parameters())
     if like.dtype not in (torch.float32, torch.float64):
         raise ValueError(

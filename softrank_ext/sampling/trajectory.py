@@ -1,11 +1,10 @@
-"""The path of a sample from noise to an order, time by time, and the page that shows it moving.
+"""The path of a sample from noise to an order, time by time.
 
-`sample(..., record=True)` fills `Samples.trajectory`. The page is `trajectory.html` with the path written into it as
-JSON: one file, without network or other scripts.
+`sample(..., record=True)` fills `Samples.trajectory`. The page that plays it is made by `show.page`, which is imported
+only when a page is asked for.
 """
 
-import base64
-import json
+import html
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext.permutations import check_order, ranks_of
-from softrank_ext.processes import bridge
+from softrank_ext.permutations import ranks_of
+from softrank_ext.processes.bridge import lift_to_grid
 
-_PAGE = Path(__file__).parents[1] / "show" / "trajectory.html"
-_DATA_MARK = "{{data}}"
+PAGE_TITLE = "From noise to an order"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +62,25 @@ class Trajectory(Sequence[TrajectoryPoint]):
     def __getitem__(self, index: int | slice) -> "TrajectoryPoint | Trajectory":
         return Trajectory(self._points[index]) if isinstance(index, slice) else self._points[index]
 
+    def __repr__(self) -> str:
+        if not self._points:
+            return "Trajectory(0 times)"
+        first, last = self._points[0], self._points[-1]
+        times = f"{len(self)} time{'' if len(self) == 1 else 's'} from t = {first.t:g} to {last.t:g}"
+        return f"Trajectory({times}, orders {tuple(first.order.shape)})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page of `save_html`, without items; for several samples, which one to take."""
+        if not self._points or math.prod(self._points[0].order.shape[:-1]) != 1:
+            return f"<code>{html.escape(repr(self))}</code>: samples[instance][draw].trajectory shows its page"
+        from softrank_ext.show.page import frame_of, page_of
+
+        return frame_of(page_of(self))
+
     def frames(self, mask: Tensor | np.ndarray | None = None) -> Frames:
         """The path of the one sample in this trajectory, its end at time 0 added. mask: (N,) bool, True = real item.
 
-        Padding is left out, and real items are numbered anew. Take one sample first: `samples[instance][draw]`.
+        Padding is left out, and real items are renumbered. Take one sample first: `samples[instance][draw]`.
         """
         soft_ranks, order, predicted = (
             torch.stack([_row_of(getattr(point, name)) for point in self._points])
@@ -85,7 +98,7 @@ class Trajectory(Sequence[TrajectoryPoint]):
                 numbers[predicted[:, :count]],
             )
         end = predicted[-1:]
-        z_clean = bridge.lift_to_grid(ranks_of(end), dtype=soft_ranks.dtype)
+        z_clean = lift_to_grid(ranks_of(end), dtype=soft_ranks.dtype)
         times = [*(point.t for point in self._points), 0.0]
         return Frames(times, torch.cat((soft_ranks, z_clean)), torch.cat((order, end)), torch.cat((predicted, end)))
 
@@ -98,7 +111,7 @@ class Trajectory(Sequence[TrajectoryPoint]):
         labels: Sequence[object] | None = None,
         true_order: Tensor | np.ndarray | Sequence[int] | None = None,
         mask: Tensor | np.ndarray | None = None,
-        title: str = "From noise to an order",
+        title: str = PAGE_TITLE,
     ) -> None:
         """Write one self-contained HTML page that plays the path of one sample; take it first: `samples[i][j]`.
 
@@ -108,33 +121,10 @@ class Trajectory(Sequence[TrajectoryPoint]):
         equal labels are interchangeable. true_order: (N,), the right order, to mark what is wrong. mask: (N,) bool,
         True = real item; items, labels and true_order then include padding, the latter after the real items.
         """
-        frames = self.frames(mask)
-        N = frames.order.shape[1]
-        real = torch.arange(N) if mask is None else torch.as_tensor(mask).nonzero()[:, 0]
-        total = N if mask is None else len(mask)
-        data: dict[str, object] = {
-            "title": title,
-            "times": frames.times,
-            "soft_ranks": [[round(value, 5) for value in row] for row in frames.soft_ranks.tolist()],
-            "predicted_order": frames.predicted_order.tolist(),
-        }
-        names = list(range(total)) if labels is None else list(labels)
-        if len(names) != total:
-            raise ValueError(f"labels must be {total} texts, got {len(names)}")
-        data["labels"] = [str(names[item]) for item in real.tolist()]
-        if true_order is not None:
-            right = torch.as_tensor(true_order)
-            if right.shape != (total,):
-                raise ValueError(f"true_order must be ({total},) int64, got {tuple(right.shape)} {right.dtype}")
-            check_order(right[None], "true_order")
-            numbers = torch.full((total,), -1).scatter(0, real, torch.arange(N))
-            data["true_order"] = right_items = numbers[right[:N]].tolist()
-            if -1 in right_items:
-                raise ValueError("true_order must list the real items first")
-        data |= _picture_of(items, layout, total, real)
-        # "<" cannot end the script element that holds the data, nor begin a comment in it.
-        text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-        Path(path).write_text(_PAGE.read_text(encoding="utf-8").replace(_DATA_MARK, text), encoding="utf-8")
+        from softrank_ext.show.page import page_of
+
+        text = page_of(self, items, layout=layout, labels=labels, true_order=true_order, mask=mask, title=title)
+        Path(path).write_text(text, encoding="utf-8")
 
 
 def _row_of(value: Tensor | np.ndarray) -> Tensor:
@@ -145,36 +135,3 @@ def _row_of(value: Tensor | np.ndarray) -> Tensor:
             "take it first, samples[instance][draw].trajectory"
         )
     return tensor.reshape(-1)
-
-
-def _picture_of(items: Tensor | np.ndarray | None, layout: str | None, total: int, real: Tensor) -> dict[str, object]:
-    """What the page draws beside the soft ranks: the layout, and points or pixels of the real items."""
-    if items is None:
-        possible: tuple[str, ...] = ("list",)
-    else:
-        items = torch.as_tensor(items).detach().cpu()
-        is_images = items.ndim == 4 and items.shape[1] in (1, 3)
-        if items.shape[:1] != (total,) or not (is_images or items.shape[1:] == (2,)):
-            raise ValueError(
-                f"items must be points ({total}, 2) or images ({total}, 1 or 3, height, width), "
-                f"got {tuple(items.shape)}"
-            )
-        possible = ("row", "grid") if is_images else ("tour",)
-    layout = possible[0] if layout is None else layout
-    if layout not in possible:
-        raise ValueError(f"layout must be {' or '.join(possible)} for these items, got {layout!r}")
-    if layout == "grid" and math.isqrt(len(real)) ** 2 != len(real):
-        raise ValueError(f"a grid needs a square number of patches, got {len(real)}")
-    if items is None:
-        return {"layout": layout}
-    items = items[real]
-    if layout == "tour":
-        return {"layout": layout, "points": items.double().tolist()}
-    if items.dtype != torch.uint8:
-        if not items.is_floating_point() or not bool(((items >= 0) & (items <= 1)).all()):
-            raise ValueError(f"images must be uint8, or float in [0, 1], got {items.dtype}")
-        items = (items * 255).round().to(torch.uint8)
-    pixels = items.permute(0, 2, 3, 1).contiguous().numpy()  # (N, height, width, C)
-    _, height, width, channels = pixels.shape
-    encoded = base64.b64encode(pixels.tobytes()).decode("ascii")
-    return {"layout": layout, "height": height, "width": width, "channels": channels, "pixels": encoded}

@@ -2,11 +2,11 @@
 
 The items are test items of MNIST (LeCun, Bottou, Bengio, Haffner 1998), CIFAR-10 (Krizhevsky 2009) and uniform TSP
 instances with optimal tours (20 nodes: Kool, van Hoof, Welling 2019; 50 nodes: solved with Concorde, Li et al. 2023).
-`bench/demo_items.py` chose them at random. No model was trained on any of them.
+`bench/making/demo_items.py` chose them at random. No model was trained on any of them.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -17,10 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext import metrics, model_folder
+from softrank_ext import metrics, model_folder, pretrained
 from softrank_ext.batch import Batch
 from softrank_ext.model import SoftRankModel
-from softrank_ext.sampling import Samples, sample
+from softrank_ext.sampling import Samples, pins_of, sample
+from softrank_ext.show.instances import plot_jigsaw, plot_sorting, plot_tour
+from softrank_ext.show.style import save_figure
 from softrank_ext.tasks import Task
 from softrank_ext.tasks.draws import generator_of, random_orders
 from softrank_ext.tasks.jigsaw import Jigsaw
@@ -29,12 +31,12 @@ from softrank_ext.tasks.tsp import TSP, tour_batch
 
 ITEMS_FILE = Path(__file__).with_name("demo_items.npz")
 TASKS = ("sorting", "tsp", "jigsaw")
-# What is shown without further words: task, number of items.
+# What is shown by default: task, number of items.
 CASES = (("sorting", 9), ("sorting", 32), ("tsp", 20), ("tsp", 50), ("jigsaw", 9), ("jigsaw", 16))
 LISTS = 64  # of numbers to be sorted
 MOST_NUMBERS = 100
 STEPS = 5
-DRAWS = 16  # of which a tour's shortest counts, in a row of its own
+DRAWS = 16  # of which a tour's shortest counts, in a separate row
 
 
 class Row(NamedTuple):
@@ -52,7 +54,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Demo:
-    """What a demo has done: its rows, the files it wrote, the names of models that are not there."""
+    """What a demo has done: its rows, the files it wrote, the names of the models that were not found."""
 
     rows: list[Row]
     files: list[Path]
@@ -74,7 +76,7 @@ def run(
     no model is there.
     """
     cases = _cases_of(task, n)
-    folder = model_folder.BUNDLED if weights is None else Path(weights)
+    folder = pretrained.BUNDLED if weights is None else Path(weights)
     names = {case: model_name(*case) for case in cases}
     missing = [
         name for name in dict.fromkeys(names.values()) if not (folder / name / model_folder.CONFIG_FILE).exists()
@@ -163,12 +165,12 @@ def _run_case(task: str, n: int, model: SoftRankModel, seed: int, output: Path) 
     def timed(decode: str, draws: int) -> tuple[Samples, float]:
         begin = time.perf_counter()
         samples = sample(
-            model, batch.items, first=batch.first, num_samples=draws, steps=STEPS, decode=decode, seed=seed,
-            record=draws == 1,
+            model, batch.items, constraints=pins_of(batch.first), num_samples=draws, steps=STEPS, decode=decode,
+            seed=seed, record=draws == 1,
         )  # fmt: skip
         return samples, time.perf_counter() - begin
 
-    sample(model, batch.items[:1], first=None if batch.first is None else batch.first[:1], steps=1)  # warm-up
+    sample(model, batch.items[:1], steps=1, seed=seed)  # warm-up
     samples, seconds = timed("greedy", 1)
     rows = [_row_of(task, made_by, batch, samples.order[:, 0], 1, seconds)]
     if task == "tsp":
@@ -203,11 +205,11 @@ def _write_files(task: str, n: int, batch: Batch, samples: Samples, output: Path
     trajectory.save_html(page, items, layout=layout, labels=labels, true_order=true_order, title=title)
     if find_spec("matplotlib") is None:
         return [page]
-    from softrank_ext.show import plots
-
-    frames = trajectory.frames()
-    draw: Callable[..., object] = {"tsp": plots.plot_tour, "jigsaw": plots.plot_jigsaw}.get(task, plots.plot_sorting)
-    arguments = (items, labels, true_order) if task == "sorting" else (items, true_order)
     picture = output / f"{task}-{n}.png"
-    plots.save_figure(draw(frames, *arguments, title), picture)  # type: ignore[arg-type]
+    if task == "sorting":
+        assert labels is not None
+        figure = plot_sorting(trajectory, items, labels, true_order, title)
+    else:
+        figure = (plot_tour if task == "tsp" else plot_jigsaw)(trajectory, items, true_order, title)
+    save_figure(figure, picture)
     return [picture, page]

@@ -1,7 +1,7 @@
 """Tasks: where instances with a right order come from, how the network reads their items, how an order is scored.
 
 A task makes batches as a function of (seed, step), without hidden state, so that a resumed or distributed run sees
-what an uninterrupted one would. `order[place] = item` throughout.
+what an uninterrupted one would. `order[place] = item` everywhere.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,10 @@ from softrank_ext.batch import Batch
 
 
 class Task(Protocol):
-    """What training and evaluation ask of a task."""
+    """What training and evaluation ask of a task.
+
+    A task may also have `data_facts()`, the `DataFacts` that a model made for it keeps (`methods`).
+    """
 
     name: str
 

@@ -1,25 +1,67 @@
 """MNIST and CIFAR-10 from a folder on this machine. Nothing is downloaded unless `download` is called.
 
 The folder is the argument `root`, else the environment variable SOFTRANK_DATA, else ~/.cache/softrank_ext. Its layout
-is torchvision's: MNIST/raw/*-ubyte, packed (.gz) or not, and cifar-10-batches-py/. torchvision itself is needed by
-`download` only.
+is torchvision's: MNIST/raw/*-ubyte, packed (.gz) or not, and cifar-10-batches-py/. torchvision downloads if it is
+installed, else this module does, from the same addresses.
 """
 
 import gzip
+import hashlib
 import os
 import pickle
 import sys
+import tarfile
+from collections.abc import Sequence
 from functools import lru_cache
+from http.client import HTTPException
 from pathlib import Path
 from types import ModuleType
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
+from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
-NAMES = ("mnist", "cifar10")
 _VARIABLE = "SOFTRANK_DATA"
+
+
+class Source(NamedTuple):
+    """A file of a data set: its path under the root, the addresses to try, its MD5 sum in hexadecimal.
+
+    unpacked: if it is a tar archive, the names of the files to take out of it, under the root as in the archive.
+    """
+
+    path: str
+    urls: tuple[str, ...]
+    md5: str
+    unpacked: tuple[str, ...] = ()
+
+
+# Mirrors and checksums as torchvision has them.
+_MNIST_MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
+_MNIST_SUMS = {
+    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+}
+_CIFAR10_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
+SOURCES = {
+    "mnist": tuple(
+        Source(f"MNIST/raw/{name}", tuple(mirror + name for mirror in _MNIST_MIRRORS), md5)
+        for name, md5 in _MNIST_SUMS.items()
+    ),
+    "cifar10": (
+        Source(
+            "cifar-10-python.tar.gz",
+            ("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",),
+            "c58f30108f718f92721af3b95e74349a",
+            tuple(f"cifar-10-batches-py/{name}" for name in _CIFAR10_FILES),
+        ),
+    ),
+}
 
 
 def root_of(root: str | Path | None = None) -> Path:
@@ -38,15 +80,81 @@ def cifar10(train: bool, root: str | Path | None = None) -> Tensor:
 
 
 def download(name: str, root: str | Path | None = None) -> Path:
-    """Download mnist or cifar10 through torchvision, with its checksums; returns the folder that holds them."""
-    if name not in NAMES:
-        raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
-    datasets = _torchvision().datasets
+    """Download mnist or cifar10, with checksums, through torchvision if it is installed; returns the folder."""
+    if name not in SOURCES:
+        raise ValueError(f"name must be one of {', '.join(SOURCES)}, got {name!r}")
     folder = root_of(root)
     folder.mkdir(parents=True, exist_ok=True)
-    make = datasets.MNIST if name == "mnist" else datasets.CIFAR10
-    make(str(folder), download=True)
+    torchvision = _torchvision()
+    if torchvision is None:
+        fetch(SOURCES[name], folder)
+    else:
+        make = torchvision.datasets.MNIST if name == "mnist" else torchvision.datasets.CIFAR10
+        make(str(folder), download=True)
     return folder
+
+
+def fetch(sources: Sequence[Source], folder: Path) -> None:
+    """Download the sources into the folder, but for those that are already there with the right checksum."""
+    for source in sources:
+        path = folder / source.path
+        if not (path.exists() and _md5_of(path) == source.md5):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _fetch_file(source, path)
+        if source.unpacked:
+            _unpack(path, source.unpacked, folder)
+
+
+def _fetch_file(source: Source, path: Path) -> None:
+    """Try the addresses in turn; the file takes its place only when it is whole and has the right checksum."""
+    part = path.with_name(path.name + ".part")
+    troubles = []
+    for url in source.urls:
+        try:
+            _fetch_url(url, part)
+        except (OSError, HTTPException) as error:
+            troubles.append(f"{url}: {error}")
+            continue
+        found = _md5_of(part)
+        if found == source.md5:
+            part.replace(path)
+            return
+        part.unlink()
+        troubles.append(f"{url}: its MD5 sum must be {source.md5}, got {found}")
+    part.unlink(missing_ok=True)
+    raise OSError(f"cannot download {path.name}; put it at {path} by hand. Tried {'; '.join(troubles)}")
+
+
+def _fetch_url(url: str, path: Path) -> None:
+    request = Request(url, headers={"User-Agent": "softrank_ext"})
+    with urlopen(request, timeout=60) as answer, open(path, "wb") as file:
+        size = int(answer.headers.get("Content-Length") or 0)
+        is_quiet = not sys.stderr.isatty()
+        with tqdm(total=size or None, unit="B", unit_scale=True, desc=path.stem, disable=is_quiet) as bar:
+            while block := answer.read(2**20):
+                file.write(block)
+                bar.update(len(block))
+
+
+def _md5_of(path: Path) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _unpack(archive: Path, names: Sequence[str], folder: Path) -> None:
+    """Write the named files of a tar archive, and no others, into the folder."""
+    with tarfile.open(archive) as tar:
+        for name in names:
+            member = tar.extractfile(name)
+            assert member is not None, f"{name} of {archive} is a plain file"
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(path.name + ".part")
+            part.write_bytes(member.read())
+            part.replace(path)
 
 
 @lru_cache(maxsize=4)
@@ -115,17 +223,15 @@ def _missing(title: str, name: str, root: Path) -> FileNotFoundError:
 _STAND_INS: list[torch.library.Library] = []
 
 
-def _torchvision() -> ModuleType:
-    """torchvision, also a CUDA build of it beside a CPU build of torch."""
+def _torchvision() -> ModuleType | None:
+    """torchvision, also a CUDA build of it beside a CPU build of torch; None if it is not installed."""
     try:
         import torchvision
-    except ImportError as error:
-        raise ImportError(
-            "downloading needs torchvision: pip install torchvision, or pip install 'softrank_ext[vision]'"
-        ) from error
+    except ImportError:
+        return None
     except RuntimeError as error:
-        # Its operators cannot load without CUDA, and its import then fails for want of a schema that data sets don't
-        # need. With the schema there, the import goes through.
+        # Its operators cannot load without CUDA, and its import then fails because a schema is missing that data sets
+        # don't need. With the schema there, the import goes through.
         if "torchvision::nms" not in str(error):
             raise
         for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
@@ -135,4 +241,5 @@ def _torchvision() -> ModuleType:
             library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _STAND_INS.append(library)
         import torchvision
-    return torchvision
+    module: ModuleType = torchvision
+    return module

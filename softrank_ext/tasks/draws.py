@@ -1,4 +1,4 @@
-"""Random draws of the tasks as functions of (seed, step): nothing is remembered from one call to the next."""
+"""Random draws of the tasks as functions of (seed, step): no state is kept from one call to the next."""
 
 import hashlib
 from functools import lru_cache
@@ -20,7 +20,7 @@ def random_orders(rows: int, items: int, generator: torch.Generator) -> Tensor:
 
 
 def rows_of_passes(count: int, seed: int, start: int, size: int, use: str) -> Tensor:
-    """Rows `start` to `start + size - 1` of an endless list: all of 0 to count - 1 shuffled, then shuffled anew, ...
+    """Rows `start` to `start + size - 1` of an endless list: all of 0 to count - 1 shuffled, then shuffled again, ...
 
     Returns (size,) int64: every row comes once per pass.
     """

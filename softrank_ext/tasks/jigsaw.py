@@ -1,7 +1,7 @@
 """Jigsaws: CIFAR-10 images cut into n x n patches, to be put back in raster order (row by row).
 
-Random, by (seed, step): which image comes next in a pass over the set, the shuffle of its patches, and the flip where
-flips are asked for. Training uses CIFAR-10's training images, testing its test images.
+Random, by (seed, step): which image comes next in a pass over the set, the shuffle of its patches, and the flip if
+`flip` is set. Training uses CIFAR-10's training images, testing its test images.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from softrank_ext import metrics
 from softrank_ext.batch import Batch
+from softrank_ext.checks import check_bool, check_choice
+from softrank_ext.model import DataFacts
 from softrank_ext.permutations import arrange, ranks_of
 from softrank_ext.tasks import data
 from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
@@ -34,27 +36,33 @@ class Jigsaw:
     grid: Literal[2, 3, 4, 8] = 3
     """Patches along a side."""
     flip: bool = False
-    """Mirror training images at random, half of them; the published experiments do not."""
+    """Mirror half of the training images, chosen at random; the published experiments do not."""
     reader: Literal["paper", "edges"] = "paper"
-    """How the network reads a patch: by the published CNN, or by one that keeps all border pixels apart."""
+    """How the network reads a patch: with the published CNN, or with one that keeps all border pixels apart."""
     root: str | None = None
     """Folder that has CIFAR-10, by default SOFTRANK_DATA, else ~/.cache/softrank_ext."""
 
     name = "jigsaw"
 
     def __post_init__(self) -> None:
-        if self.grid not in GRIDS:
-            raise ValueError(f"grid must be one of {', '.join(map(str, GRIDS))}, got {self.grid}")
-        if self.reader not in READERS:
-            raise ValueError(f"reader must be one of {', '.join(READERS)}, got {self.reader!r}")
+        check_choice("grid", self.grid, GRIDS)
+        check_bool("flip", self.flip)
+        check_choice("reader", self.reader, READERS)
 
     def embedder(self) -> Mapping[str, object]:
+        """The reader's CNN, for patches of this size."""
         return {"kind": READERS[self.reader], "side": IMAGE_SIDE // self.grid}
 
     def max_items(self) -> int:
+        """As many patches as the grid has."""
         return self.grid**2
 
+    def data_facts(self) -> DataFacts:
+        """As many patches as the grid has."""
+        return DataFacts(num_items=(self.grid**2, self.grid**2))
+
     def training_batch(self, seed: int, step: int, size: int) -> Batch:
+        """`size` jigsaws of training images."""
         images = data.cifar10(True, self.root)
         chosen = images[rows_of_passes(len(images), seed, step * size, size, "training images")]
         if self.flip:
@@ -63,7 +71,7 @@ class Jigsaw:
         return self.batch_of(chosen, random_orders(size, self.grid**2, generator_of(seed, step, "training shuffle")))
 
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
-        """Instance i does not depend on `size`. Up to 10,000 instances are of different images."""
+        """`count` jigsaws of test images, up to 10,000 all different. Instance i does not depend on `size`."""
         images = data.cifar10(False, self.root)
         for start in range(0, count, size):
             instances = range(start, min(start + size, count))
@@ -72,6 +80,7 @@ class Jigsaw:
             yield self.batch_of(chosen, torch.cat(shuffles))
 
     def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
+        """Agreement with the right order, also with equal patches interchangeable; mean distance of patches."""
         classes = batch.extras["patch_classes"]
         displacement = metrics.manhattan_displacement(order, batch.order, self.grid, self.grid)
         return {
@@ -92,7 +101,7 @@ class Jigsaw:
 def cut(images: Tensor, grid: int) -> Tensor:
     """Patches in raster order: (B, C, height, width) -> (B, grid^2, C, height // grid, width // grid).
 
-    Patches are taken from the top left; what is left over at the bottom and at the right is dropped.
+    Patches are taken from the top left; what remains at the bottom and at the right is dropped.
     """
     B, C, height, width = images.shape
     rows, columns = height // grid, width // grid

@@ -1,7 +1,7 @@
 """Your own data: pairs of items and their right order, from arrays or from any dataset with `len` and `[]`.
 
-Random, by (seed, step): which pair comes next in a pass over the training data, and nothing else. Pairs of different
-length are padded within a batch.
+Random, by (seed, step): only which pair comes next in a pass over the training data. Pairs of different lengths are
+padded within a batch.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from softrank_ext import metrics
 from softrank_ext.batch import Batch
+from softrank_ext.checks import check_integer, described
+from softrank_ext.model import DataFacts
 from softrank_ext.permutations import check_order
 from softrank_ext.tasks.draws import rows_of_passes
 
@@ -32,8 +34,8 @@ class Own:
 
     training, test: a tuple of two arrays, items (count, N, ...) and order (count, N), or a dataset of pairs items
     (N, ...) and order (N,), where N may differ; `order[place] = item`. test: None tests on the training data.
-    embedder: of a SoftRankConfig; None for a linear layer where an item is a vector of floats, else the model needs a
-    module of your own. max_items: the largest N; None to look through the data for it.
+    embedder: of a SoftRankConfig; None for a linear layer if an item is a vector of floats, else the model needs a
+    module of your own. max_items: the largest N; None to find it in the data, which reads every pair once.
 
     items (B, N, ...) as given, padded with zeros; mask (B, N) where a batch has several lengths.
     """
@@ -54,26 +56,40 @@ class Own:
         if embedder is None and items.ndim == 2 and items.is_floating_point():
             embedder = {"kind": "linear", "features": items.shape[1]}
         self._embedder = embedder
-        self._max_items = max_items if max_items is not None else max(map(_longest, (self._training, self._test)))
+        if max_items is None:
+            self._least_items, most = _sizes(self._training)
+            self._max_items = most if test is None else max(most, _sizes(self._test)[1])
+            self._most_items = most
+        else:
+            self._max_items = self._most_items = check_integer("max_items", max_items, 1)
+            self._least_items = 1
 
     def embedder(self) -> Mapping[str, object] | None:
+        """The embedder given, or a linear layer; None if the model needs a module of your own."""
         return self._embedder
 
     def max_items(self) -> int:
+        """The largest N of training and test data."""
         return self._max_items
 
+    def data_facts(self) -> DataFacts:
+        """The fewest and most items of the training data; from 1 to max_items if that was given."""
+        return DataFacts(num_items=(self._least_items, self._most_items))
+
     def training_batch(self, seed: int, step: int, size: int) -> Batch:
+        """`size` pairs of the training data."""
         rows = rows_of_passes(len(self._training), seed, step * size, size, "training pairs")
         return self._batch(self._training, rows)
 
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
-        """The first `count` pairs, whatever the seed."""
+        """The first `count` pairs of the test data, for every seed."""
         if count > len(self._test):
             raise ValueError(f"the test data has {len(self._test)} pairs, {count} were asked for")
         for start in range(0, count, size):
             yield self._batch(self._test, torch.arange(start, min(start + size, count)))
 
     def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
+        """Agreement with the right order; padding is left out."""
         return {
             "kendall_tau": metrics.kendall_tau(order, batch.order, batch.mask),
             "accuracy": metrics.accuracy(order, batch.order, batch.mask),
@@ -115,7 +131,7 @@ def _pairs(name: str, given: PairDataset | tuple[Array, Array]) -> PairDataset:
         if order.ndim != 2 or items.shape[:2] != order.shape:
             raise ValueError(
                 f"{name} must be items (count, N, ...) and order (count, N), "
-                f"got {tuple(items.shape)} and {tuple(order.shape)}"
+                f"got {described(items)} and {described(order)}"
             )
         check_order(order, f"order of {name}")
         given = _ArrayPairs(items, order)
@@ -131,16 +147,17 @@ def _pair(pairs: PairDataset, row: int) -> tuple[Tensor, Tensor]:
     items, order = torch.as_tensor(items), torch.as_tensor(order)
     if order.dtype != torch.int64 or order.ndim != 1 or items.shape[:1] != order.shape:
         raise ValueError(
-            f"pair {row} must be items (N, ...) and order (N,) int64, "
-            f"got {tuple(items.shape)} and {tuple(order.shape)} {order.dtype}"
+            f"pair {row} must be items (N, ...) and order (N,) int64, got {described(items)} and {described(order)}"
         )
     return items, order
 
 
-def _longest(pairs: PairDataset) -> int:
+def _sizes(pairs: PairDataset) -> tuple[int, int]:
+    """The fewest and most items of a pair."""
     if isinstance(pairs, _ArrayPairs):
-        return pairs.order.shape[1]
-    return max(len(_pair(pairs, row)[1]) for row in range(len(pairs)))
+        return pairs.order.shape[1], pairs.order.shape[1]
+    sizes = [len(_pair(pairs, row)[1]) for row in range(len(pairs))]
+    return min(sizes), max(sizes)
 
 
 def _padded(items: Tensor, N: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rankings as data: ballots over items that are names and nothing more. The model learns the ballots' distribution.
+"""Rankings as data: ballots over items that are only names. The model learns the distribution of the ballots.
 
 Reads PrefLib's strict orders, complete (.soc) and incomplete (.soi), in the present and in the older layout, and CSV:
 a ballot a row, names from first to last place, fewer or empty cells where a ballot is partial; if the first cell of the
@@ -20,6 +20,8 @@ from torch import Tensor
 
 from softrank_ext import metrics
 from softrank_ext.batch import Batch
+from softrank_ext.checks import check_share
+from softrank_ext.model import DataFacts
 from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
 
 ENDINGS = (".soc", ".soi", ".csv")
@@ -50,22 +52,28 @@ class Preferences:
     name = "preferences"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.test_share < 1:
-            raise ValueError(f"test_share must be at least 0 and below 1, got {self.test_share}")
+        check_share("test_share", self.test_share)
 
     def embedder(self) -> Mapping[str, object]:
+        """A learned vector for each item of the file."""
         return {"kind": "learned", "num_items": self.max_items()}
 
     def max_items(self) -> int:
+        """The number of items in the file."""
         return len(_read(self.file).names)
 
+    def data_facts(self) -> DataFacts:
+        """All alternatives of the file."""
+        return DataFacts(num_items=(self.max_items(), self.max_items()))
+
     def training_batch(self, seed: int, step: int, size: int) -> Batch:
+        """`size` ballots of voters that are not held out."""
         voters, _ = self._voters()
         rows = voters[rows_of_passes(len(voters), seed, step * size, size, "training ballots")]
         return self._batch(rows, random_orders(size, self.max_items(), generator_of(seed, step, "training rest")))
 
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
-        """Instance i does not depend on `size`. More instances than held-out voters repeat them."""
+        """`count` ballots of held-out voters, repeated if there are fewer. Instance i does not depend on `size`."""
         _, voters = self._voters()
         for start in range(0, count, size):
             instances = range(start, min(start + size, count))

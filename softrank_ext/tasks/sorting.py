@@ -1,7 +1,7 @@
 """Sorting four-digit numbers that are pictures: MNIST digits side by side.
 
 Random, by (seed, step): which images make up a number, the place of equal numbers in the right order, the number of
-items where a range is asked for, and how far digits are moved where that is asked for. Digits are drawn by image, so
+items if `min_items` is set, and how far digits are moved if `shift` is set. Digits are drawn by image, so
 their frequencies are MNIST's. Training uses MNIST's training images, testing its test images.
 """
 
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from softrank_ext import metrics
 from softrank_ext.batch import Batch
+from softrank_ext.checks import check_choice, check_integer
+from softrank_ext.model import DataFacts
 from softrank_ext.tasks import data
 from softrank_ext.tasks.draws import generator_of, random_orders
 
@@ -32,33 +34,38 @@ class Sorting:
     num_items: int = 9
     """Items of a list; with min_items, the most that a list may have."""
     min_items: int | None = None
-    """If given, every batch draws its number of items, from here to num_items; a linear head cannot read that."""
+    """If given, every batch draws its number of items, from min_items to num_items."""
     cnn: Literal["paper", "light"] = "paper"
-    """How the network reads an image: by the published CNN, or by one of a tenth of the work, for CPUs."""
+    """How the network reads an image: with the published CNN, or with one of a tenth of the work, for CPUs."""
     shift: int = 0
-    """Move each training digit by up to so many pixels along both axes; the published experiments do not."""
+    """Move each training digit by up to this many pixels along both axes; the published experiments do not."""
     root: str | None = None
     """Folder that has MNIST, by default SOFTRANK_DATA, else ~/.cache/softrank_ext."""
 
     name = "sorting"
 
     def __post_init__(self) -> None:
-        if self.num_items < 1:
-            raise ValueError(f"num_items must be at least 1, got {self.num_items}")
-        if self.min_items is not None and not 1 <= self.min_items <= self.num_items:
-            raise ValueError(f"min_items must be from 1 to num_items = {self.num_items}, got {self.min_items}")
-        if not 0 <= self.shift <= MOST_SHIFT:
-            raise ValueError(f"shift must be from 0 to {MOST_SHIFT}, got {self.shift}")
-        if self.cnn not in CNNS:
-            raise ValueError(f"cnn must be one of {', '.join(CNNS)}, got {self.cnn!r}")
+        check_integer("num_items", self.num_items, 1)
+        if self.min_items is not None:
+            check_integer("min_items", self.min_items, 1, self.num_items)
+        check_integer("shift", self.shift, 0, MOST_SHIFT)
+        check_choice("cnn", self.cnn, CNNS)
 
     def embedder(self) -> Mapping[str, object]:
+        """The CNN that reads an image."""
         return {"kind": CNNS[self.cnn]}
 
     def max_items(self) -> int:
+        """The most items that a list may have."""
         return self.num_items
 
+    def data_facts(self) -> DataFacts:
+        """As many numbers as the options say."""
+        least = self.num_items if self.min_items is None else self.min_items
+        return DataFacts(num_items=(least, self.num_items))
+
     def training_batch(self, seed: int, step: int, size: int) -> Batch:
+        """`size` lists of numbers made of training images."""
         images, labels = data.mnist(True, self.root)
         N = self._draw_num_items(seed, step, "training")
         digits = torch.randint(len(images), (size, N, DIGITS), generator=generator_of(seed, step, "training digits"))
@@ -71,7 +78,10 @@ class Sorting:
         return batch
 
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
-        """With a fixed N, instance i does not depend on `size`; with a range, batch k draws the N of its own."""
+        """`count` lists made of test images. With a fixed N, instance i does not depend on `size`.
+
+        With a range of N, each batch draws its own N.
+        """
         images, labels = data.mnist(False, self.root)
         for number, start in enumerate(range(0, count, size)):
             N = self._draw_num_items(seed, number, "test")
@@ -83,6 +93,7 @@ class Sorting:
             yield list_batch(images, labels, torch.stack(digits), torch.cat(ties))
 
     def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
+        """Agreement with the right order, also with equal numbers interchangeable."""
         labels = batch.extras["labels"]
         return {
             "kendall_tau": metrics.kendall_tau(order, batch.order),
@@ -106,8 +117,8 @@ def list_batch(images: Tensor, labels: Tensor, digits: Tensor, ties: Tensor) -> 
     digits: (B, N, 4) int64, rows of images. ties: (B, N) int64, distinct in a row: equal numbers ascend by it.
     """
     B, N, _ = digits.shape
-    # Pixel rows are gathered straight to their places, four bytes at a time: some eight times faster than whole images
-    # followed by a transposition.
+    # Pixel rows are gathered directly into place, four bytes at a time: about eight times faster than gathering whole
+    # images and transposing them.
     pixel_rows = images.view(torch.int32).reshape(-1, 7)  # (images * 28, 28 bytes)
     index = digits[:, :, None] * 28 + torch.arange(28)[:, None]  # (B, N, 28, 4)
     items = pixel_rows.index_select(0, index.flatten()).view(torch.uint8)  # (B * N * 28 * 4, 28)
@@ -120,7 +131,7 @@ def list_batch(images: Tensor, labels: Tensor, digits: Tensor, ties: Tensor) -> 
 def moved(items: Tensor, moves: Tensor, most: int) -> Tensor:
     """Every digit of items (B, N, 1, 28, 112) uint8 moved down and to the right by moves (B, N, 4, 2) int64.
 
-    No number of pixels in `moves` is over `most`. What leaves a digit's square is lost; what comes in is 0.
+    No number in `moves` exceeds `most`. Pixels moved out of a digit's square are lost; those moved in are 0.
     """
     digits = items.unflatten(4, (DIGITS, 28))[:, :, 0].movedim(3, 2)  # (B, N, 4, 28, 28)
     padded = torch.nn.functional.pad(digits, (most, most, most, most))
@@ -128,4 +139,5 @@ def moved(items: Tensor, moves: Tensor, most: int) -> Tensor:
     rows = torch.arange(28) + most - moves[..., :1]  # (B, N, 4, 28)
     columns = torch.arange(28) + most - moves[..., 1:]
     pixels = rows[..., :, None] * width + columns[..., None, :]  # (B, N, 4, 28, 28)
-    return padded.flatten(3).gather(3, pixels.flatten(3)).unflatten(3, (28, 28)).movedim(2, 3).reshape(items.shape)
+    shifted: Tensor = padded.flatten(3).gather(3, pixels.flatten(3)).unflatten(3, (28, 28))  # (B, N, 4, 28, 28)
+    return shifted.movedim(2, 3).reshape(items.shape)

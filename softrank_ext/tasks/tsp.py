@@ -6,8 +6,8 @@ counted from 1, the format of the sets solved with Concorde. `generate` makes su
 `tasks.tsplib`.
 
 Random, by (seed, step): which training file a batch comes from, each once in as many steps as there are files; which
-instance comes next in a pass over it; where asked for, the symmetry of the square and the rotation that are applied,
-the start and the direction. Test instances are the first ones of their file.
+instance comes next in a pass over it; and, if they are set, the symmetry of the square, the rotation, the start and the
+direction. Test instances are the first ones of their file.
 """
 
 import json
@@ -30,6 +30,16 @@ from tqdm import tqdm
 from softrank_ext import metrics
 from softrank_ext._libraries import compiled_module, uses_reference
 from softrank_ext.batch import Batch
+from softrank_ext.checks import (
+    ANY_FLOAT,
+    check_bool,
+    check_choice,
+    check_integer,
+    check_positive,
+    check_tensor,
+    described,
+)
+from softrank_ext.model import DataFacts
 from softrank_ext.permutations import check_order
 from softrank_ext.tasks.draws import generator_of, rows_of_passes
 
@@ -42,44 +52,57 @@ class TSP:
     """Points of the unit square with their shortest tours, from text files, an instance a line.
 
     items (B, N, 2) float32; first (B,): the start. extras: points (B, N, 2) float64, best_length (B,) float64, of the
-    file's tour.
+    file's tour. Points outside the unit square are an error.
     """
 
     training_file: str | tuple[str, ...] | None = None
-    """Text file of instances to train on, or several, of other sizes perhaps; a batch comes from one of them."""
+    """Text file of instances to train on, or several, which may differ in size; a batch comes from one of them."""
     test_file: str | None = None
     """Text file of instances to test on."""
     direction: Literal["file", "counterclockwise", "random"] = "file"
-    """Of the tours: as in the file (as published), one that the points determine, or either (in training)."""
+    """Of the tours: as in the file (as published), always counterclockwise, or random (in training)."""
     symmetries: bool = False
-    """Turn and mirror the points of training instances, by one of the square's eight symmetries at random."""
+    """Turn and mirror the points of training instances by a random one of the square's eight symmetries."""
     rotations: bool = False
     """Turn the points of training instances by any angle, and shrink them if they would leave the unit square."""
     random_start: bool = False
     """Let training tours start at any node instead of the file's start."""
     reader: Literal["paper", "fine"] = "paper"
-    """How the network reads a point: by the published waves, or by shorter ones, which tell near points apart."""
+    """How the network reads a point: by the published waves, or by shorter ones, which separate near points."""
 
     name = "tsp"
 
     def __post_init__(self) -> None:
-        if self.direction not in DIRECTIONS:
-            raise ValueError(f"direction must be one of {', '.join(DIRECTIONS)}, got {self.direction!r}")
-        if self.reader not in READERS:
-            raise ValueError(f"reader must be one of {', '.join(READERS)}, got {self.reader!r}")
+        check_choice("direction", self.direction, DIRECTIONS)
+        check_choice("reader", self.reader, READERS)
+        for name in ("symmetries", "rotations", "random_start"):
+            check_bool(name, getattr(self, name))
         if isinstance(self.training_file, list | tuple):
-            # As JSON and the command line have it: lists, and one file in a list. One form for all, to be compared.
+            # JSON and the command line give lists, also of one file. One form for all, so that tasks can be compared.
             files = tuple(self.training_file)
             object.__setattr__(self, "training_file", files[0] if len(files) == 1 else files or None)
+        training = self.training_file if isinstance(self.training_file, tuple) else (self.training_file,)
+        for name, paths in (("training_file", training), ("test_file", (self.test_file,))):
+            for path in paths:
+                if path is not None and not isinstance(path, str):
+                    raise TypeError(f"{name} must be the name of a file, got {described(path)}")
 
     def embedder(self) -> Mapping[str, object]:
+        """Waves of the coordinates."""
         return {"kind": "points", **READERS[self.reader]}
 
     def max_items(self) -> int:
+        """The largest number of points in the files."""
         files = [*self._training_files(), *([] if self.test_file is None else [self.test_file])]
         if not files:
             raise ValueError("a TSP task needs a training_file or a test_file")
         return max(_read(name)[0].shape[1] for name in files)
+
+    def data_facts(self) -> DataFacts:
+        """Closed tours from a fixed start, through points of the unit square; N as in the training files."""
+        sizes = [_read(name)[0].shape[1] for name in self._training_files()]
+        num_items = (min(sizes), max(sizes)) if sizes else None
+        return DataFacts("tour", self.direction, True, num_items, (0.0, 1.0), "unit square")
 
     def _training_files(self) -> tuple[str, ...]:
         if self.training_file is None:
@@ -87,6 +110,7 @@ class TSP:
         return (self.training_file,) if isinstance(self.training_file, str) else self.training_file
 
     def training_batch(self, seed: int, step: int, size: int) -> Batch:
+        """`size` instances of one of the training files."""
         files = self._training_files()
         if not files:
             raise ValueError("this TSP task was made without a training_file")
@@ -106,7 +130,7 @@ class TSP:
         return tour_batch(points, self._directed(points, order, generator_of(seed, step, "directions")))
 
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
-        """The first `count` instances of the file, whatever the seed; "random" directions are the file's here."""
+        """The first `count` instances of the test file, for every seed; direction "random" is the file's here."""
         if self.test_file is None:
             raise ValueError("this TSP task was made without a test_file")
         points, order = _read(self.test_file)
@@ -117,11 +141,13 @@ class TSP:
             yield tour_batch(points[rows], self._directed(points[rows], order[rows], None))
 
     def symmetric_copies(self, items: Tensor) -> Tensor:
-        """The eight turned and mirrored copies of each instance, (8 B, N, 2), those of one after each other."""
+        """The eight turned and mirrored copies of each instance, (8 B, N, 2), those of an instance consecutive."""
         return turned(items.repeat_interleave(8, 0), torch.arange(8).repeat(len(items)))
 
     def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
-        """Gap, length and validity; gap and length after `two_opt` apart (Euclidean tours)."""
+        """Gap, length and validity; for Euclidean tours also gap and length after `two_opt`."""
+        if batch.mask is not None:
+            raise ValueError("a batch of tours must have no mask: its instances have equally many points")
         length, best_length = batch_tour_length(batch, order), batch.extras["best_length"]
         validity = metrics.tour_validity(order, batch.first)
         scores = {"gap": metrics.gap(length, best_length), "length": length, "validity": validity}
@@ -144,7 +170,7 @@ class TSP:
 
 
 def tour_batch(points: Tensor, order: Tensor) -> Batch:
-    """Points (B, N, 2) of the unit square and their best tours (B, N) as a batch; a tour's first item is pinned."""
+    """Points (B, N, 2) of the unit square and their best tours (B, N) as a batch; `first` is each tour's first item."""
     extras = {"points": points.double(), "best_length": metrics.tour_length(points, order)}
     return Batch(points.float(), order, first=order[:, 0], extras=extras)
 
@@ -159,14 +185,12 @@ def batch_tour_length(batch: Batch, order: Tensor) -> Tensor:
 def two_opt(points: Tensor, order: Tensor, neighbours: int = 10) -> Tensor:
     """Tours (B, N) through points (B, N, 2), shortened until no reversal of a part helps; the first item stays first.
 
-    A point's new neighbour is sought among its nearest `neighbours`, or among all in plain numpy, which the environment
-    variable SOFTRANK_EXT_REFERENCE=1 asks for. No tour gets longer.
+    New neighbours of a point are searched among its nearest `neighbours`, or among all points in plain numpy (with the
+    environment variable SOFTRANK_EXT_REFERENCE=1). No tour gets longer.
     """
     check_order(order)
-    if points.shape != (*order.shape, 2):
-        raise ValueError(f"points must be {(*order.shape, 2)} to fit order, got {tuple(points.shape)}")
-    if not isinstance(neighbours, int) or neighbours < 1:
-        raise ValueError(f"neighbours must be an integer of at least 1, got {neighbours!r}")
+    check_tensor("points", points, (*order.shape, 2), ANY_FLOAT, "; it must fit order")
+    check_integer("neighbours", neighbours, 1)
     places, tours = points.double().cpu().numpy(), order.cpu().numpy()
     if uses_reference():
         shorter = np.stack([plain_two_opt(*pair) for pair in zip(places, tours, strict=True)]) if len(tours) else tours
@@ -176,7 +200,7 @@ def two_opt(points: Tensor, order: Tensor, neighbours: int = 10) -> Tensor:
 
 
 def plain_two_opt(points: np.ndarray, tour: np.ndarray) -> np.ndarray:
-    """One tour (N,) through points (N, 2), shortened by reversals until none helps: slow and obvious."""
+    """One tour (N,) through points (N, 2), shortened by reversals until none helps: slow and simple."""
     distance = np.linalg.norm(points[:, None] - points[None], axis=2)
     tour = tour.copy()
     is_better = True
@@ -194,7 +218,7 @@ def plain_two_opt(points: np.ndarray, tour: np.ndarray) -> np.ndarray:
 
 
 def signed_area(points: Tensor, order: Tensor) -> Tensor:
-    """Area (B,) that a tour goes round, positive if counter-clockwise: `sum_place (x y' - x' y) / 2`."""
+    """Signed area (B,) inside a tour, positive if counterclockwise: `sum_place (x y' - x' y) / 2`."""
     stops = points.gather(1, order[..., None].expand(-1, -1, 2))  # (B, place, 2)
     after = stops.roll(-1, 1)
     return (stops[..., 0] * after[..., 1] - after[..., 0] * stops[..., 1]).sum(1) / 2
@@ -208,7 +232,7 @@ def turned(points: Tensor, symmetry: Tensor) -> Tensor:
 
 
 def rotated(points: Tensor, angle: Tensor) -> Tensor:
-    """Points (B, N, 2) turned by angles (B,) about the centre of the unit square, and shrunk towards it if need be."""
+    """Points (B, N, 2) turned by angles (B,) about the centre of the unit square, shrunk if they would leave it."""
     cosine, sine = angle.cos()[:, None], angle.sin()[:, None]
     x, y = (points - 0.5).unbind(2)
     offsets = torch.stack((cosine * x - sine * y, sine * x + cosine * y), 2)  # (B, N, 2)
@@ -252,7 +276,7 @@ def read_instances(path: str | Path) -> tuple[Tensor, Tensor]:
 
 
 def write_instances(path: str | Path, points: Tensor, order: Tensor) -> None:
-    """Write points (count, N, 2) and tours (count, N) as a text file; the file appears when it is whole."""
+    """Write points (count, N, 2) and tours (count, N) as a text file; the file appears when it is complete."""
     path = Path(path)
     new = path.with_name(path.name + ".new")
     with new.open("w") as file:
@@ -278,17 +302,15 @@ def generate(
     seconds: solver time per instance; None for 0.2 ms a node, which found the optimum of all 1,000 instances of 20
     nodes and of all but 1 of 256 of 50 nodes (that one 0.0003 % longer). workers: threads, None for one per core.
 
-    Blocks of instances are kept beside the file until it is whole, so a killed run goes on where it stopped. A file
-    that is already there is returned as it is, if it was made with these settings. Points depend on seed and block
-    only; tours may differ from run to run where two are equally good or time was short.
+    Blocks of instances are kept beside the file until it is complete, so a killed run continues where it stopped. A
+    file that exists is returned as it is, if it was made with these settings. Points depend on seed and block only;
+    tours may differ from run to run where two are equally good or time was short.
     """
     path = Path(path)
     seconds = 2e-4 * num_nodes if seconds is None else seconds
     for name, value in (("count", count), ("num_nodes", num_nodes), ("block", block)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    if seconds <= 0:
-        raise ValueError(f"seconds must be positive, got {seconds}")
+        check_integer(name, value, 1)
+    check_positive("seconds", seconds)
     _solver()
     settings: dict[str, object] = {
         "count": count, "num_nodes": num_nodes, "seed": seed, "seconds": seconds, "block": block,
@@ -308,7 +330,7 @@ def generate(
     sizes = [min(block, count - start) for start in range(0, count, block)]
     parts = [path.with_name(f"{path.name}.{number:06d}") for number in range(len(sizes))]
     workers = workers or len(os.sched_getaffinity(0))
-    # Threads are enough: fast-tsp lets go of the interpreter while it searches.
+    # Threads are enough: fast-tsp releases the interpreter lock while it searches.
     with tqdm(total=count, unit="instance", disable=not progress, desc=path.name) as bar, ThreadPool(workers) as pool:
         for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
             if part.exists():
@@ -334,10 +356,10 @@ def generate(
 
 def solve(points: Tensor, seconds: float | None = None) -> Tensor:
     """A near-optimal tour (N,) int64 of points (N, 2) float in the unit square, from node 0; see `generate`."""
-    if points.ndim != 2 or points.shape[1] != 2 or not points.is_floating_point() or len(points) == 0:
-        raise ValueError(f"points must be (N, 2) float, got {tuple(points.shape)} {points.dtype}")
-    if not bool(((points >= 0) & (points <= 1)).all()):
-        raise ValueError("points must lie in the unit square")
+    check_tensor("points", points, ("N", 2), ANY_FLOAT)
+    if len(points) == 0:
+        raise ValueError(f"points must have at least one point, got {described(points)}")
+    _check_unit_square("points", points)
     seconds = 2e-4 * len(points) if seconds is None else seconds
     return torch.from_numpy(_solve((points.double().numpy(), seconds)))
 
@@ -348,7 +370,7 @@ def _solve(instance: tuple[np.ndarray, float]) -> np.ndarray:
     if N < 4:
         return np.arange(N)
     # fast-tsp takes 16-bit distances, and solves up to 20 nodes by dynamic programming: 150 ms at 20. Copies of node 0
-    # leave the best length as it is and bring its local search in, a hundred times faster.
+    # do not change the best length and make it use its local search, a hundred times faster.
     copies = 21 - N if 14 < N < 21 else 0
     padded = np.concatenate((points, np.repeat(points[:1], copies, 0)))
     distances = np.linalg.norm(padded[:, None] - padded[None], axis=2)
@@ -361,7 +383,7 @@ def _solve(instance: tuple[np.ndarray, float]) -> np.ndarray:
         length = distances[tour, np.roll(tour, -1)].sum()
         if length < best_length:
             best, best_length = tour, length
-        # The limit is on the clock on the wall: on a busy machine the search may not have run at all.
+        # The limit is in wall-clock time: on a busy machine the search may not have run at all.
         if N <= 14 or time.thread_time() - start >= 0.8 * seconds:
             break
     return np.roll(best, -int(np.flatnonzero(best == 0)[0])).astype(np.int64)
@@ -373,6 +395,12 @@ def _solver() -> ModuleType:
     except ImportError as error:
         raise ImportError("solving needs fast-tsp: pip install fast-tsp, or pip install 'softrank_ext[tsp]'") from error
     return fast_tsp
+
+
+def _check_unit_square(name: str, points: Tensor) -> None:
+    is_wrong = ~((points >= 0) & (points <= 1))  # NaN is wrong too
+    if bool(is_wrong.any()):
+        raise ValueError(f"{name} must lie in the unit square, got a coordinate of {float(points[is_wrong][0])}")
 
 
 def _line_of(points: np.ndarray, tour: np.ndarray) -> str:
@@ -393,5 +421,7 @@ def _read(name: str) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=16)
 def _read_version(path: Path, modified: int) -> tuple[Tensor, Tensor]:
-    """The file's instances, kept in memory; `modified` makes a file that has changed be read again."""
-    return read_instances(path)
+    """The file's instances, kept in memory; `modified` changes with the file, which is then read again."""
+    points, order = read_instances(path)
+    _check_unit_square(f"points of {path}", points)
+    return points, order

@@ -72,12 +72,12 @@ def read_tsplib_tour(path: str | Path) -> Tensor:
 
 
 def tsplib_batch(instance: TSPLIBInstance, best_order: Tensor) -> Batch:
-    """One instance with its best tour (N,) as a batch that a `TSP` task scores, by TSPLIB's distances.
+    """One instance with its best tour (N,) as a batch that a `TSP` task scores by TSPLIB's distances.
 
     items: the points, moved and scaled into the unit square with their proportions kept.
     """
     if instance.points is None:
-        raise ValueError(f"{instance.name} has no coordinates that a model could read")
+        raise ValueError(f"{instance.name} has no coordinates for a model to read")
     points = instance.points
     if instance.edge_weight_type == "GEO":
         points = torch.from_numpy(_degrees(points.numpy()))
@@ -124,12 +124,12 @@ def _table(path: str | Path, form: str, words: list[str], N: int) -> np.ndarray:
     if form not in EDGE_WEIGHT_FORMATS:
         raise ValueError(f"{path}: EDGE_WEIGHT_FORMAT must be one of {', '.join(EDGE_WEIGHT_FORMATS)}, got {form!r}")
     rows, columns = {
-        "FULL_MATRIX": lambda: (a.flatten() for a in np.indices((N, N))),
-        "UPPER_ROW": lambda: np.triu_indices(N, 1),
-        "LOWER_ROW": lambda: np.tril_indices(N, -1),
-        "UPPER_DIAG_ROW": lambda: np.triu_indices(N),
-        "LOWER_DIAG_ROW": lambda: np.tril_indices(N),
-    }[form]()
+        "FULL_MATRIX": np.ones((N, N)),
+        "UPPER_ROW": np.triu(np.ones((N, N)), 1),
+        "LOWER_ROW": np.tril(np.ones((N, N)), -1),
+        "UPPER_DIAG_ROW": np.triu(np.ones((N, N))),
+        "LOWER_DIAG_ROW": np.tril(np.ones((N, N))),
+    }[form].nonzero()  # row by row
     if len(words) != len(rows):
         raise ValueError(f"{path}: {form} of {N} nodes must have {len(rows)} numbers, got {len(words)}")
     table = np.zeros((N, N), np.int64)
@@ -142,23 +142,27 @@ def _table(path: str | Path, form: str, words: list[str], N: int) -> np.ndarray:
 
 
 def _differences(points: np.ndarray) -> np.ndarray:
-    return points[:, None] - points[None]  # (N, N, 2)
+    differences: np.ndarray = points[:, None] - points[None]  # (N, N, 2)
+    return differences
 
 
 def _euclidean(points: np.ndarray) -> np.ndarray:
-    return np.floor(np.sqrt((_differences(points) ** 2).sum(2)) + 0.5)
+    rounded: np.ndarray = np.floor(np.sqrt((_differences(points) ** 2).sum(2)) + 0.5)
+    return rounded
 
 
 def _pseudo_euclidean(points: np.ndarray) -> np.ndarray:
     distances = np.sqrt((_differences(points) ** 2).sum(2) / 10)
     nearest = np.floor(distances + 0.5)
-    return np.where(nearest < distances, nearest + 1, nearest)
+    rounded: np.ndarray = np.where(nearest < distances, nearest + 1, nearest)
+    return rounded
 
 
 def _degrees(points: np.ndarray) -> np.ndarray:
     """Degrees from DDD.MM, degrees and minutes."""
     whole = np.trunc(points)
-    return whole + 5 * (points - whole) / 3
+    degrees: np.ndarray = whole + 5 * (points - whole) / 3
+    return degrees
 
 
 def _geographical(points: np.ndarray) -> np.ndarray:
@@ -167,6 +171,6 @@ def _geographical(points: np.ndarray) -> np.ndarray:
     q1 = np.cos(longitude[:, None] - longitude)
     q2 = np.cos(latitude[:, None] - latitude)
     q3 = np.cos(latitude[:, None] + latitude)
-    distances = np.floor(6378.388 * np.arccos((0.5 * ((1 + q1) * q2 - (1 - q1) * q3)).clip(-1, 1)) + 1)
+    distances: np.ndarray = np.floor(6378.388 * np.arccos((0.5 * ((1 + q1) * q2 - (1 - q1) * q3)).clip(-1, 1)) + 1)
     np.fill_diagonal(distances, 0)
     return distances

@@ -50,27 +50,14 @@ int64_t scratch_numbers(const TransformerShape& shape) {
 template <typename T>
 void run_layers(const TransformerShape& shape, const T* packed, const TokenList& tokens, const int64_t* memory_sizes,
                 T* cache, const Scratch<T>& scratch, const Workers& workers) {
-  const DecoderLayout<T> part(shape);
+  const LayerLayout<T> parts(shape);
   const CacheLayout<T> layout(shape);
   const int64_t width = shape.model_width, stride = padded<T>(width), qkv_stride = padded<T>(3 * width);
-  const int64_t feed = shape.feed_width, feed_stride = padded<T>(feed);
-  // A sublayer reads x through its norm and adds to x, or reads x, adds, and is followed by its norm.
-  const auto before = [&](const T* norm, int64_t first, int64_t end) -> const T* {
-    if (!shape.norm_first) return scratch.x + first * stride;
-    T* normed = scratch.normed + first * stride;
-    layer_norm(scratch.x + first * stride, end - first, stride, width, norm, normed, stride);
-    return normed;
-  };
-  const auto after = [&](const T* norm, int64_t first, int64_t end) {
-    T* x = scratch.x + first * stride;
-    if (!shape.norm_first) layer_norm(x, end - first, stride, width, norm, x, stride);
-  };
   // 1. Queries, keys and values of tokens; keys and values join the caches.
   const auto project = [&](int64_t layer, int64_t first, int64_t end) {
-    const T* weights = packed + layer * part.size;
-    multiply<T, Store::plain>(before(weights + part.self_norm, first, end), end - first, stride,
-                              weights + part.self_qkv, 3 * width, width, scratch.projected + first * qkv_stride,
-                              qkv_stride);
+    const Sublayers<T> sublayers(shape, parts, packed + layer * parts.size);
+    sublayers.begin(self_norm, self_qkv, scratch.x + first * stride, end - first, scratch.normed + first * stride,
+                    scratch.projected + first * qkv_stride, qkv_stride);
     for (int64_t m = first; m < end; ++m) {
       T* keys = cache + layer * layout.layer + tokens.row[m] * layout.row;
       const T* qkv = scratch.projected + m * qkv_stride;
@@ -79,12 +66,11 @@ void run_layers(const TransformerShape& shape, const T* packed, const TokenList&
   };
   // 2. The rest of the layer, when the keys and values of all tokens are there.
   const auto finish = [&](int64_t layer, int64_t first, int64_t end, T* attention_weights) {
-    const T* weights = packed + layer * part.size;
+    const Sublayers<T> sublayers(shape, parts, packed + layer * parts.size);
     const int64_t count = end - first;
     T* x = scratch.x + first * stride;
-    T* projected = scratch.projected + first * qkv_stride;
+    T* normed = scratch.normed + first * stride;
     T* attended = scratch.attended + first * stride;
-    T* hidden = scratch.hidden + first * feed_stride;
     const auto attend_to = [&](int64_t offset, auto length_of) {
       for (int64_t m = first; m < end; ++m) {
         const T* keys = cache + layer * layout.layer + tokens.row[m] * layout.row + offset;
@@ -93,19 +79,11 @@ void run_layers(const TransformerShape& shape, const T* packed, const TokenList&
       }
     };
     attend_to(0, [&](int64_t m) { return tokens.position[m] + 1; });
-    multiply<T, Store::add>(attended, count, stride, weights + part.self_out, width, width, x, stride);
-    after(weights + part.self_norm, first, end);
-
-    multiply<T, Store::plain>(before(weights + part.memory_norm, first, end), count, stride,
-                              weights + part.memory_query, width, width, projected, qkv_stride);
+    sublayers.finish(self_norm, self_out, attended, count, x);
+    sublayers.begin(memory_norm, memory_query, x, count, normed, scratch.projected + first * qkv_stride, qkv_stride);
     attend_to(layout.keys + layout.values, [&](int64_t m) { return memory_sizes[tokens.row[m]]; });
-    multiply<T, Store::add>(attended, count, stride, weights + part.memory_out, width, width, x, stride);
-    after(weights + part.memory_norm, first, end);
-
-    multiply<T, Store::relu>(before(weights + part.feed_norm, first, end), count, stride, weights + part.feed_in, feed,
-                             width, hidden, feed_stride);
-    multiply<T, Store::add>(hidden, count, feed_stride, weights + part.feed_out, width, feed, x, stride);
-    after(weights + part.feed_norm, first, end);
+    sublayers.finish(memory_norm, memory_out, attended, count, x);
+    sublayers.feed_forward(count, x, normed, scratch.hidden + first * padded<T>(shape.feed_width));
   };
   // Parts of the tokens wait for each other once per layer.
   for (int64_t layer = 0; layer <= shape.layers; ++layer) {
@@ -114,19 +92,19 @@ void run_layers(const TransformerShape& shape, const T* packed, const TokenList&
       if (layer < shape.layers) {
         project(layer, first, end);
       } else {
-        layer_norm(scratch.x + first * stride, end - first, stride, width, packed + shape.layers * part.size,
+        layer_norm(scratch.x + first * stride, end - first, stride, width, packed + shape.layers * parts.size,
                    scratch.normed + first * stride, stride);
       }
     });
   }
 }
 
-// Fills the memory keys and values of one row from its real slots, which close ranks: attention does not ask where a
+// Fills the memory keys and values of one row from its real slots, which are compacted: attention does not ask where a
 // slot is.
 template <typename T>
 void open_row(const TransformerShape& shape, const T* packed, const T* memory, const bool* mask, T* cache,
               const Scratch<T>& scratch, const Workers& workers) {
-  const DecoderLayout<T> part(shape);
+  const LayerLayout<T> parts(shape);
   const CacheLayout<T> layout(shape);
   const int64_t width = shape.model_width, stride = padded<T>(2 * width);
   int64_t done = 0;
@@ -140,7 +118,7 @@ void open_row(const TransformerShape& shape, const T* packed, const T* memory, c
     for_token_parts(workers, count, [&](int64_t first, int64_t end, int64_t) {
       for (int64_t layer = 0; layer < shape.layers; ++layer) {
         multiply<T, Store::plain>(scratch.x + first * width, end - first, width,
-                                  packed + layer * part.size + part.memory_key_value, 2 * width, width,
+                                  packed + layer * parts.size + parts.at[memory_key_value], 2 * width, width,
                                   scratch.projected + first * stride, stride);
         T* keys = cache + layer * layout.layer + layout.keys + layout.values;
         for (int64_t m = first; m < end; ++m) {
@@ -452,30 +430,6 @@ template <typename T>
 PickFailure decode_tile(const TransformerShape& shape, const T* packed, const DecodeTile<T>& tile, T* cache,
                         T* scratch_numbers, const Workers& workers) {
   return TileDecoder<T>(shape, packed, tile, cache, scratch_numbers, workers).run();
-}
-
-// Layers first to end - 1; the last one brings the final norm with it.
-template <typename T>
-void pack_decoder(const TransformerShape& shape, const T* const* weights, int64_t first, int64_t end, T* packed) {
-  const DecoderLayout<T> part(shape);
-  const int64_t width = shape.model_width, feed = shape.feed_width;
-  for (int64_t layer = first; layer < end; ++layer) {
-    const T* const* own = weights + layer * tensors_per_decoder_layer;
-    T* to = packed + layer * part.size;
-    pack_norm(own[0], own[1], width, to + part.self_norm);
-    pack_matrix(own[2], own[3], 3 * width, width, to + part.self_qkv);
-    pack_matrix(own[4], own[5], width, width, to + part.self_out);
-    pack_norm(own[6], own[7], width, to + part.memory_norm);
-    pack_matrix(own[8], own[9], width, width, to + part.memory_query);
-    pack_matrix(own[10], own[11], 2 * width, width, to + part.memory_key_value);
-    pack_matrix(own[12], own[13], width, width, to + part.memory_out);
-    pack_norm(own[14], own[15], width, to + part.feed_norm);
-    pack_matrix(own[16], own[17], feed, width, to + part.feed_in);
-    pack_matrix(own[18], own[19], width, feed, to + part.feed_out);
-  }
-  if (end < shape.layers) return;
-  const T* const* final_norm = weights + shape.layers * tensors_per_decoder_layer;
-  pack_norm(final_norm[0], final_norm[1], width, packed + shape.layers * part.size);
 }
 
 }  // namespace

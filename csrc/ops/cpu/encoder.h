@@ -45,10 +45,9 @@ int64_t encoder_scratch_numbers(const TransformerShape& shape, int64_t parts) {
 template <typename T>
 void encode_layers(const TransformerShape& shape, const T* packed, int64_t rows, const int64_t* sizes,
                    const EncoderScratch<T>& scratch, const Workers& workers) {
-  const EncoderLayout<T> part(shape);
+  const LayerLayout<T> parts(shape);
   const CacheLayout<T> layout(shape);
   const int64_t width = shape.model_width, stride = padded<T>(width), qkv_stride = padded<T>(3 * width);
-  const int64_t feed = shape.feed_width, feed_stride = padded<T>(feed);
   int64_t count = 0;
   for (int64_t row = 0; row < rows; ++row) count += sizes[row];
   const auto for_chunks = [&](int64_t first, int64_t end, auto body) {
@@ -67,24 +66,13 @@ void encode_layers(const TransformerShape& shape, const T* packed, int64_t rows,
   const auto keys_of = [&](int64_t layer, int64_t row) {
     return scratch.keys + ((layer % 2) * rows + row) * (layout.keys + layout.values);
   };
-  const auto before = [&](const T* norm, int64_t first, int64_t chunk, int64_t part_number) -> const T* {
-    T* x = scratch.x + first * stride;
-    if (!shape.norm_first) return x;
-    T* normed = scratch.normed + part_number * most_tokens * stride;
-    layer_norm(x, chunk, stride, width, norm, normed, stride);
-    return normed;
-  };
-  const auto after = [&](const T* norm, int64_t first, int64_t chunk) {
-    T* x = scratch.x + first * stride;
-    if (!shape.norm_first) layer_norm(x, chunk, stride, width, norm, x, stride);
-  };
   // 1. Queries, keys and values of tokens.
   const auto project = [&](int64_t layer, int64_t begin, int64_t end, int64_t part_number) {
-    const T* weights = packed + layer * part.size;
+    const Sublayers<T> sublayers(shape, parts, packed + layer * parts.size);
+    T* normed = scratch.normed + part_number * most_tokens * stride;
     T* projected = scratch.projected + part_number * most_tokens * qkv_stride;
     for_chunks(begin, end, [&](int64_t first, int64_t chunk) {
-      multiply<T, Store::plain>(before(weights + part.self_norm, first, chunk, part_number), chunk, stride,
-                                weights + part.self_qkv, 3 * width, width, projected, qkv_stride);
+      sublayers.begin(self_norm, self_qkv, scratch.x + first * stride, chunk, normed, projected, qkv_stride);
       for_tokens(first, first + chunk, [&](int64_t token, int64_t row, int64_t in_row) {
         const T* qkv = projected + (token - first) * qkv_stride;
         T* keys = keys_of(layer, row);
@@ -96,9 +84,10 @@ void encode_layers(const TransformerShape& shape, const T* packed, int64_t rows,
   // 2. When those of all tokens are there: attention within each row, in the queries' place; output projection and
   // feed-forward.
   const auto finish = [&](int64_t layer, int64_t begin, int64_t end, int64_t part_number) {
-    const T* weights = packed + layer * part.size;
+    const Sublayers<T> sublayers(shape, parts, packed + layer * parts.size);
     T* attention_weights = scratch.weights + part_number * padded<T>(shape.slots);
-    T* hidden = scratch.hidden + part_number * most_tokens * feed_stride;
+    T* normed = scratch.normed + part_number * most_tokens * stride;
+    T* hidden = scratch.hidden + part_number * most_tokens * padded<T>(shape.feed_width);
     for_tokens(begin, end, [&](int64_t token, int64_t row, int64_t) {
       T* query = scratch.query + token * stride;
       const T* keys = keys_of(layer, row);
@@ -106,13 +95,8 @@ void encode_layers(const TransformerShape& shape, const T* packed, int64_t rows,
     });
     for_chunks(begin, end, [&](int64_t first, int64_t chunk) {
       T* x = scratch.x + first * stride;
-      multiply<T, Store::add>(scratch.query + first * stride, chunk, stride, weights + part.self_out, width, width, x,
-                              stride);
-      after(weights + part.self_norm, first, chunk);
-      multiply<T, Store::relu>(before(weights + part.feed_norm, first, chunk, part_number), chunk, stride,
-                               weights + part.feed_in, feed, width, hidden, feed_stride);
-      multiply<T, Store::add>(hidden, chunk, feed_stride, weights + part.feed_out, width, feed, x, stride);
-      after(weights + part.feed_norm, first, chunk);
+      sublayers.finish(self_norm, self_out, scratch.query + first * stride, chunk, x);
+      sublayers.feed_forward(chunk, x, normed, hidden);
     });
   };
   // Parts of the tokens wait for each other once per layer.
@@ -123,7 +107,7 @@ void encode_layers(const TransformerShape& shape, const T* packed, int64_t rows,
         project(layer, first, end, part_number);
       } else {
         T* x = scratch.x + first * stride;
-        layer_norm(x, end - first, stride, width, packed + shape.layers * part.size, x, stride);
+        layer_norm(x, end - first, stride, width, packed + shape.layers * parts.size, x, stride);
       }
     });
   }
@@ -158,26 +142,6 @@ void encode_rows(const TransformerShape& shape, const T* packed, int64_t rows, c
       }
     }
   }
-}
-
-// Layers first to end - 1; the last one brings the final norm with it.
-template <typename T>
-void pack_encoder(const TransformerShape& shape, const T* const* weights, int64_t first, int64_t end, T* packed) {
-  const EncoderLayout<T> part(shape);
-  const int64_t width = shape.model_width, feed = shape.feed_width;
-  for (int64_t layer = first; layer < end; ++layer) {
-    const T* const* own = weights + layer * tensors_per_encoder_layer;
-    T* to = packed + layer * part.size;
-    pack_norm(own[0], own[1], width, to + part.self_norm);
-    pack_matrix(own[2], own[3], 3 * width, width, to + part.self_qkv);
-    pack_matrix(own[4], own[5], width, width, to + part.self_out);
-    pack_norm(own[6], own[7], width, to + part.feed_norm);
-    pack_matrix(own[8], own[9], feed, width, to + part.feed_in);
-    pack_matrix(own[10], own[11], width, feed, to + part.feed_out);
-  }
-  if (end < shape.layers) return;
-  const T* const* final_norm = weights + shape.layers * tensors_per_encoder_layer;
-  pack_norm(final_norm[0], final_norm[1], width, packed + shape.layers * part.size);
 }
 
 }  // namespace

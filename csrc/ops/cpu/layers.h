@@ -299,5 +299,75 @@ void pack_norm(const T* weight, const T* bias, int64_t width, T* to) {
   std::memcpy(to + width, bias, width * sizeof(T));
 }
 
+// Layers first to end - 1; the last one brings the final norm with it.
+template <typename T>
+void pack_layers(const TransformerShape& shape, const T* const* weights, int64_t first, int64_t end, T* packed) {
+  const LayerLayout<T> layout(shape);
+  const int64_t per_layer = tensors_per_layer(shape.kind);
+  for (int64_t layer = first; layer < end; ++layer) {
+    const T* const* own = weights + layer * per_layer;
+    for (int part = 0; part < all_parts; ++part) {
+      if (!has_part(shape.kind, part)) continue;
+      T* to = packed + layer * layout.size + layout.at[part];
+      const int64_t outputs = size_of(shape, part_infos[part].outputs),
+                    inputs = size_of(shape, part_infos[part].inputs);
+      if (part_infos[part].inputs == Size::none) {
+        pack_norm(own[0], own[1], outputs, to);
+      } else {
+        pack_matrix(own[0], own[1], outputs, inputs, to);
+      }
+      own += 2;
+    }
+  }
+  if (end < shape.layers) return;
+  const T* const* final_norm = weights + shape.layers * per_layer;
+  pack_norm(final_norm[0], final_norm[1], shape.model_width, packed + shape.layers * layout.size);
+}
+
+// The sublayers of one layer, on tokens x (count, D) of stride padded D. A sublayer reads x through its norm and adds
+// to x, or reads x, adds, and is followed by its norm.
+template <typename T>
+class Sublayers {
+ public:
+  Sublayers(const TransformerShape& shape, const LayerLayout<T>& layout, const T* layer)
+      : shape_(shape), layout_(layout), layer_(layer), width_(shape.model_width), stride_(padded<T>(width_)) {}
+
+  // out = the matrix's product with x, or with its norm, which is written to `normed`.
+  void begin(Part norm, Part matrix, const T* x, int64_t count, T* normed, T* out, int64_t out_stride) const {
+    multiply<T, Store::plain>(read(norm, x, count, normed), count, stride_, layer_ + layout_.at[matrix],
+                              size_of(shape_, part_infos[matrix].outputs), width_, out, out_stride);
+  }
+
+  // x += the matrix's product with `attended`; the end of a sublayer that `begin` began.
+  void finish(Part norm, Part matrix, const T* attended, int64_t count, T* x) const {
+    multiply<T, Store::add>(attended, count, stride_, layer_ + layout_.at[matrix], width_, width_, x, stride_);
+    end(norm, count, x);
+  }
+
+  void feed_forward(int64_t count, T* x, T* normed, T* hidden) const {
+    const int64_t feed = shape_.feed_width, feed_stride = padded<T>(feed);
+    multiply<T, Store::relu>(read(feed_norm, x, count, normed), count, stride_, layer_ + layout_.at[feed_in], feed,
+                             width_, hidden, feed_stride);
+    multiply<T, Store::add>(hidden, count, feed_stride, layer_ + layout_.at[feed_out], width_, feed, x, stride_);
+    end(feed_norm, count, x);
+  }
+
+ private:
+  const T* read(Part norm, const T* x, int64_t count, T* normed) const {
+    if (!shape_.norm_first) return x;
+    layer_norm(x, count, stride_, width_, layer_ + layout_.at[norm], normed, stride_);
+    return normed;
+  }
+
+  void end(Part norm, int64_t count, T* x) const {
+    if (!shape_.norm_first) layer_norm(x, count, stride_, width_, layer_ + layout_.at[norm], x, stride_);
+  }
+
+  const TransformerShape& shape_;
+  const LayerLayout<T>& layout_;
+  const T* layer_;
+  int64_t width_, stride_;
+};
+
 }  // namespace
 }  // namespace softrank

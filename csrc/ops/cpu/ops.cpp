@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "../tensors.h"
-#include "constraints.h"
+#include "choices.h"
 #include "cpu_kernels.h"
 
 namespace softrank {
@@ -149,23 +149,18 @@ std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, c
 }
 
 // Picks place after place from scores (B, place, slot) that do not depend on earlier picks.
-std::tuple<Tensor, Tensor> decode_scores(const Tensor& scores, const Tensor& mask, const std::optional<Tensor>& uniform,
-                                         const std::optional<Tensor>& forced_order, double temperature,
-                                         std::optional<int64_t> forced_places, const std::optional<Tensor>& before,
-                                         const std::optional<Tensor>& allowed, const std::optional<Tensor>& group) {
+std::tuple<Tensor, Tensor> decode_scores(const Choices& choices, const Tensor& scores, const Tensor& mask) {
   STD_TORCH_CHECK(scores.dim() == 3, "scores must be (B, N, N), got ", scores.dim(), " dimensions");
   const int64_t rows = scores.size(0), n = scores.size(1);
   const Tensor values = made_contiguous(scores), real = made_contiguous(mask);
-  const Tensor draws = uniform ? made_contiguous(*uniform) : real;
-  const Tensor forced = forced_order ? made_contiguous(*forced_order) : real;
   const Tensor order = torch::stable::new_empty(scores, {rows, n}, ScalarType::Long);
   const Tensor log_probs = torch::stable::new_zeros(scores, {rows, n}, scores.scalar_type());
-  const int64_t forced_count = forced_order ? forced_places.value_or(n) : 0;
-  const BatchRules rules(before, allowed, group, n);
   std::atomic<int64_t> nan_row{-1};
   std::atomic<bool> is_too_hard{false};
   with_number_type(scores, "scores", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
+    const BatchChoices<T> given(choices, rows, n);
+    const BatchRules& rules = given.rules;
     const auto kernel = row_kernels<T>().pick;
     torch::stable::parallel_for(0, rows, rows_per_task(8 * n * n), [&](int64_t begin, int64_t end) {
       std::vector<T> weights(pick_scratch_numbers(n)), place_scores(n);
@@ -191,10 +186,10 @@ std::tuple<Tensor, Tensor> decode_scores(const Tensor& scores, const Tensor& mas
             candidates = allowed_now.get();
           }
           const T* from = data_of<T>(values) + (row * n + place) * n;
-          for (int64_t slot = 0; slot < n; ++slot) place_scores[slot] = from[slot] / T(temperature);
+          for (int64_t slot = 0; slot < n; ++slot) place_scores[slot] = from[slot] / given.temperature;
           const PickFailure failure =
-              kernel(place_scores.data(), candidates, uniform ? data_of<T>(draws) + row * n + place : nullptr,
-                     place < forced_count ? data_of<int64_t>(forced) + row * n + place : nullptr, n, row_order + place,
+              kernel(place_scores.data(), candidates, given.uniform.at(row * n + place),
+                     place < given.forced_places ? given.forced.at(row * n + place) : nullptr, n, row_order + place,
                      mutable_data_of<T>(log_probs) + row * n + place, weights.data());
           if (failure != PickFailure::none) {
             nan_row = row;
@@ -315,7 +310,7 @@ STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CPU, m) {
   m.impl("read_order", TORCH_BOX(&read_order));
   m.impl("lift_order", TORCH_BOX(&lift_order));
   m.impl("pick", TORCH_BOX(&pick));
-  m.impl("decode_scores", TORCH_BOX(&decode_scores));
+  m.impl("decode_scores", TORCH_BOX(&WithChoices<&decode_scores>::call));
   m.impl("allowed_picks", TORCH_BOX(&allowed_picks));
   m.impl("random_uniform", TORCH_BOX(&random_uniform));
   m.impl("random_normal", TORCH_BOX(&random_normal));

@@ -11,7 +11,11 @@
 
 namespace softrank {
 
+// What weights belong to; the number stands in the header of packed weights.
+enum class WeightKind : int64_t { encoder = 1, decoder = 2, projection = 3 };
+
 struct TransformerShape {
+  WeightKind kind;
   int64_t layers, model_width, feed_width, heads, slots;
   bool norm_first;
 
@@ -22,7 +26,7 @@ struct TransformerShape {
 constexpr int64_t most_tile_rows = 32;
 constexpr int64_t most_tokens = 64;
 
-// The constraints of rows; these two are compiled once for all instruction sets (transformer_ops.cpp).
+// The constraints of rows; these two are compiled once for all instruction sets (decoder_ops.cpp).
 class RowConstraints;
 // Which real slots, by number, may be picked next in a row; null if finding out would take too long.
 const bool* next_picks(RowConstraints* rows, int64_t row);
@@ -48,8 +52,59 @@ constexpr int64_t padded(int64_t n) {
   return (n + panel_width<T> - 1) / panel_width<T> * panel_width<T>;
 }
 
-// Weights of a layer as `decode_order` and `encode` list them.
-constexpr int64_t tensors_per_decoder_layer = 20, tensors_per_encoder_layer = 12;
+// The parts of a layer, each a weight and a bias, in the order of the lists of weights: the table of
+// `softrank_ext/ops/layers.py`, with which a test compares it. An encoder has no memory to attend to.
+enum Part {
+  self_norm,
+  self_qkv,
+  self_out,
+  memory_norm,
+  memory_query,
+  memory_key_value,
+  memory_out,
+  feed_norm,
+  feed_in,
+  feed_out,
+  all_parts
+};
+enum class Size { none, width, two_widths, three_widths, feed };
+struct PartInfo {
+  const char* name;
+  Size outputs, inputs;  // of a matrix; a norm has no inputs
+};
+constexpr PartInfo part_infos[all_parts] = {
+    {"self_norm", Size::width, Size::none},     {"self_qkv", Size::three_widths, Size::width},
+    {"self_out", Size::width, Size::width},     {"memory_norm", Size::width, Size::none},
+    {"memory_query", Size::width, Size::width}, {"memory_key_value", Size::two_widths, Size::width},
+    {"memory_out", Size::width, Size::width},   {"feed_norm", Size::width, Size::none},
+    {"feed_in", Size::feed, Size::width},       {"feed_out", Size::width, Size::feed},
+};
+
+constexpr bool has_part(WeightKind kind, int part) {
+  return kind == WeightKind::decoder || part < memory_norm || part > memory_out;
+}
+
+constexpr int64_t tensors_per_layer(WeightKind kind) {
+  int64_t count = 0;
+  for (int part = 0; part < all_parts; ++part) count += has_part(kind, part) ? 2 : 0;
+  return count;
+}
+
+inline int64_t size_of(const TransformerShape& shape, Size size) {
+  switch (size) {
+    case Size::none:
+      return 0;
+    case Size::width:
+      return shape.model_width;
+    case Size::two_widths:
+      return 2 * shape.model_width;
+    case Size::three_widths:
+      return 3 * shape.model_width;
+    case Size::feed:
+      return shape.feed_width;
+  }
+  return 0;
+}
 
 // A matrix (outputs x inputs) packed in panels of panel_width outputs, input by input, followed by its bias,
 // zero-padded.
@@ -58,70 +113,27 @@ constexpr int64_t packed_matrix_numbers(int64_t outputs, int64_t inputs) {
   return padded<T>(outputs) * (inputs + 1);
 }
 
-// What follows the packed layers: the final norm, and a panel that begins with layers, model_width and feed_width.
-template <typename T>
-int64_t packed_end_numbers(const TransformerShape& shape) {
-  return padded<T>(2 * shape.model_width) + panel_width<T>;
-}
-
 // Where the parts of a layer stand in its packed weights, in numbers from the layer's start.
 template <typename T>
-struct DecoderLayout {
-  int64_t self_norm, self_qkv, self_out, memory_norm, memory_query, memory_key_value, memory_out, feed_norm, feed_in,
-      feed_out, size;
+struct LayerLayout {
+  int64_t at[all_parts], size;
 
-  explicit DecoderLayout(const TransformerShape& shape) {
-    const int64_t width = shape.model_width, feed = shape.feed_width;
-    int64_t at = 0;
-    const auto take = [&at](int64_t numbers) {
-      const int64_t here = at;
-      at += padded<T>(numbers);
-      return here;
-    };
-    self_norm = take(2 * width);
-    self_qkv = take(packed_matrix_numbers<T>(3 * width, width));
-    self_out = take(packed_matrix_numbers<T>(width, width));
-    memory_norm = take(2 * width);
-    memory_query = take(packed_matrix_numbers<T>(width, width));
-    memory_key_value = take(packed_matrix_numbers<T>(2 * width, width));
-    memory_out = take(packed_matrix_numbers<T>(width, width));
-    feed_norm = take(2 * width);
-    feed_in = take(packed_matrix_numbers<T>(feed, width));
-    feed_out = take(packed_matrix_numbers<T>(width, feed));
-    size = at;
+  explicit LayerLayout(const TransformerShape& shape) : size(0) {
+    for (int part = 0; part < all_parts; ++part) {
+      at[part] = size;
+      if (!has_part(shape.kind, part)) continue;
+      const int64_t outputs = size_of(shape, part_infos[part].outputs),
+                    inputs = size_of(shape, part_infos[part].inputs);
+      const bool is_norm = part_infos[part].inputs == Size::none;
+      size += padded<T>(is_norm ? 2 * outputs : packed_matrix_numbers<T>(outputs, inputs));
+    }
   }
 };
 
+// Packed layers, then the final norm.
 template <typename T>
-int64_t packed_decoder_numbers(const TransformerShape& shape) {
-  return shape.layers * DecoderLayout<T>(shape).size + packed_end_numbers<T>(shape);
-}
-
-// The same for an encoder layer, which has no memory to attend to.
-template <typename T>
-struct EncoderLayout {
-  int64_t self_norm, self_qkv, self_out, feed_norm, feed_in, feed_out, size;
-
-  explicit EncoderLayout(const TransformerShape& shape) {
-    const int64_t width = shape.model_width, feed = shape.feed_width;
-    self_norm = 0;
-    self_qkv = self_norm + padded<T>(2 * width);
-    self_out = self_qkv + padded<T>(packed_matrix_numbers<T>(3 * width, width));
-    feed_norm = self_out + padded<T>(packed_matrix_numbers<T>(width, width));
-    feed_in = feed_norm + padded<T>(2 * width);
-    feed_out = feed_in + padded<T>(packed_matrix_numbers<T>(feed, width));
-    size = feed_out + padded<T>(packed_matrix_numbers<T>(width, feed));
-  }
-};
-
-template <typename T>
-int64_t packed_encoder_numbers(const TransformerShape& shape) {
-  return shape.layers * EncoderLayout<T>(shape).size + packed_end_numbers<T>(shape);
-}
-
-template <typename T>
-int64_t packed_projection_numbers(int64_t outputs, int64_t inputs) {
-  return padded<T>(outputs) * (inputs + 1);
+int64_t packed_layers_numbers(const TransformerShape& shape) {
+  return shape.layers * LayerLayout<T>(shape).size + padded<T>(2 * shape.model_width);
 }
 
 // The caches of one row: per layer keys and values of the prefix, then keys and values of the memory. Keys are
@@ -220,15 +232,14 @@ struct AdvanceTile {
 template <typename T>
 struct TransformerKernels {
   // Lay out the weights of the list for the other functions, layers first to end - 1 of them; `packed` has
-  // packed_..._numbers.
-  void (*pack_decoder)(const TransformerShape& shape, const T* const* weights, int64_t first, int64_t end, T* packed);
-  void (*pack_encoder)(const TransformerShape& shape, const T* const* weights, int64_t first, int64_t end, T* packed);
+  // packed_layers_numbers.
+  void (*pack_layers)(const TransformerShape& shape, const T* const* weights, int64_t first, int64_t end, T* packed);
   // Encode `rows` rows: x and memory are (rows, N, D), 0 at padding. `scratch` has encoder_scratch_numbers.
   void (*encode_rows)(const TransformerShape& shape, const T* packed, int64_t rows, const T* x, const bool* mask,
                       T* memory, T* scratch, const Workers& workers);
   int64_t (*encoder_scratch_numbers)(const TransformerShape& shape, int64_t parts);
   // out (rows, outputs) = x (rows, inputs) times the transpose of weight (outputs, inputs); `packed` has
-  // packed_projection_numbers, `product` room for most_tokens rows of padded outputs.
+  // packed_matrix_numbers, `product` room for most_tokens rows of padded outputs.
   void (*pack_projection)(const T* weight, int64_t outputs, int64_t inputs, T* packed);
   void (*project)(const T* packed, int64_t rows, const T* x, int64_t outputs, int64_t inputs, T* out, T* product);
   // Numbers of scratch that one thread needs for the functions below.

@@ -9,8 +9,7 @@ namespace {
 
 template <typename T>
 void fill(TransformerKernels<T>& table) {
-  table.pack_decoder = pack_decoder<T>;
-  table.pack_encoder = pack_encoder<T>;
+  table.pack_layers = pack_layers<T>;
   table.encode_rows = encode_rows<T>;
   table.encoder_scratch_numbers = encoder_scratch_numbers<T>;
   table.pack_projection = pack_projection<T>;

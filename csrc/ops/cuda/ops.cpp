@@ -19,10 +19,9 @@ struct LaunchPlace {
   void* stream;
 };
 
-// A kernel reads raw pointers: an argument of another dtype, size or device would be read out of bounds.
+// The argument, contiguous, if it has this dtype and size and is on the device of another one.
 Tensor checked_argument(const Tensor& tensor, const char* name, ScalarType dtype, int64_t size, const Tensor& beside) {
-  STD_TORCH_CHECK(tensor.scalar_type() == dtype, name, " has the wrong dtype");
-  STD_TORCH_CHECK(tensor.numel() == size, name, " must hold ", size, " numbers, got ", tensor.numel());
+  check_argument(tensor, name, dtype, size);
   STD_TORCH_CHECK(tensor.is_cuda() && tensor.get_device_index() == beside.get_device_index(), name,
                   " must be on CUDA device ", beside.get_device_index(), " like the first argument");
   return made_contiguous(tensor);

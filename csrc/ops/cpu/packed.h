@@ -1,0 +1,92 @@
+// Packed weights as tensors: a header of 64 bytes, then what the kernels read. Every kernel checks the header.
+#pragma once
+
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "../tensors.h"
+#include "cpu_kernels.h"
+
+namespace softrank {
+
+struct PackedHeader {
+  int64_t magic, version;
+  WeightKind kind;
+  int64_t number_bytes;       // of float32 or float64
+  int64_t layers;             // 1 of a projection
+  int64_t width, feed_width;  // inputs and outputs of a projection
+  int64_t numbers;            // of the whole tensor
+
+  static constexpr int64_t right_magic = 0x6b6e617274666f73;  // "softrank"
+  static constexpr int64_t right_version = 1;                 // to be raised with every change of a layout
+};
+static_assert(sizeof(PackedHeader) == 64, "a header fills one panel, so that what follows is aligned");
+
+inline const char* name_of(WeightKind kind) {
+  switch (kind) {
+    case WeightKind::encoder:
+      return "an encoder";
+    case WeightKind::decoder:
+      return "a decoder";
+    case WeightKind::projection:
+      return "a projection";
+  }
+  return "something unknown";
+}
+
+// A packed tensor of `numbers` numbers behind its header, like `like` in dtype, with the header written.
+template <typename T>
+Tensor new_packed(const Tensor& like, WeightKind kind, int64_t layers, int64_t width, int64_t feed_width,
+                  int64_t numbers) {
+  const int64_t all = panel_width<T> + numbers;
+  const Tensor packed = torch::stable::new_empty(like, {all}, like.scalar_type());
+  const PackedHeader header{
+      PackedHeader::right_magic, PackedHeader::right_version, kind, sizeof(T), layers, width, feed_width, all};
+  std::memcpy(mutable_data_of<T>(packed), &header, sizeof(header));
+  return packed;
+}
+
+// What follows the header.
+template <typename T>
+const T* packed_data(const Tensor& packed) {
+  return data_of<T>(packed) + panel_width<T>;
+}
+
+// The header of packed weights, if they are of this kind and whole.
+inline PackedHeader checked_header(const Tensor& packed, WeightKind kind) {
+  const int64_t bytes = with_number_type(packed, "packed", [](auto* type) { return int64_t(sizeof(*type)); });
+  STD_TORCH_CHECK(packed.is_contiguous() && packed.numel() * bytes >= int64_t(sizeof(PackedHeader)),
+                  "packed must be packed weights, got ", packed.numel(), " numbers, too few for their header");
+  PackedHeader header;
+  std::memcpy(&header, packed.const_data_ptr(), sizeof(header));
+  STD_TORCH_CHECK(header.magic == PackedHeader::right_magic,
+                  "packed must be packed weights, got a tensor without their header");
+  STD_TORCH_CHECK(header.version == PackedHeader::right_version, "packed must be packed weights of version ",
+                  PackedHeader::right_version, ", got version ", header.version, ": pack them again");
+  STD_TORCH_CHECK(header.kind == kind, "packed must be the weights of ", name_of(kind), ", got those of ",
+                  name_of(header.kind));
+  STD_TORCH_CHECK(header.number_bytes == bytes && header.numbers == packed.numel(), "packed must be whole, got ",
+                  packed.numel(), " of ", header.numbers, " numbers");
+  return header;
+}
+
+// Sizes of a transformer, from its packed weights if it has them, which then must fit the list, if that is not empty.
+// The list may be empty with packed weights: handing over a hundred tensors costs as much as a layer's work on a short
+// list. `like` (..., D) is what the transformer works on.
+TransformerShape shape_of(WeightKind kind, const std::vector<Tensor>& weights, const std::optional<Tensor>& packed,
+                          int64_t heads, bool norm_first, int64_t slots, const Tensor& like);
+
+// The packed weights as given, or packed now.
+Tensor packed_or_new(const TransformerShape& shape, const std::vector<Tensor>& weights,
+                     const std::optional<Tensor>& packed);
+
+// A single row is shared by the threads; of more rows, each thread takes its own.
+Workers workers_for(int64_t rows);
+
+// What other ops call.
+Tensor encode(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads, bool norm_first,
+              const Tensor& x, const Tensor& mask);
+Tensor project(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& packed);
+
+}  // namespace softrank

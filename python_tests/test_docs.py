@@ -1,0 +1,158 @@
+"""The code of README.md and docs/ runs, page by page, and the commands and links on the pages exist."""
+
+import ast
+import contextlib
+import io
+import re
+import shlex
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from softrank_ext.cli.main import COMMANDS
+from softrank_ext.cli.main import main as softrank
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
+MAIN_COMMAND = " && ".join(
+    (
+        "python3 -m venv .venv",
+        '.venv/bin/pip install torch==2.13.0 -e ".[test,plots]"',
+        ".venv/bin/softrank demo",
+    )
+)
+TEST_COMMAND = (
+    'python3 -m venv .venv-test && .venv-test/bin/pip install torch==2.13.0 ".[test]" && .venv-test/bin/pytest'
+)
+needs_clone = pytest.mark.skipif(not (ROOT / "docs").exists(), reason="not in a clone: an sdist has no docs")
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def code_blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(page), re.DOTALL | re.MULTILINE)
+
+
+def with_python() -> list[str]:
+    return [page for page in PAGES if code_blocks(page, "python")]
+
+
+def shell_lines(page: str) -> list[str]:
+    """Single commands of the page's shell blocks, and of the code in its text that starts with softrank."""
+    blocks = "\n".join(code_blocks(page, "bash")).replace("\\\n", " ")
+    inline = [code for code in re.findall(r"`(softrank [^`\n]+)`", text_of(page)) if "..." not in code]
+    return [part.strip() for line in blocks.splitlines() for part in line.split("&&") if part.strip()] + inline
+
+
+def softrank_words(line: str) -> list[str]:
+    """The words after `softrank`, or after `-m softrank_ext`; none if the line runs something else."""
+    words = shlex.split(line, comments=True)
+    for index, word in enumerate(words):
+        if Path(word).name == "softrank" or word == "softrank_ext":
+            return words[index + 1 :]
+    return []
+
+
+@lru_cache
+def help_of(*words: str) -> str:
+    """What a command prints for --help."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+        softrank([*words, "--help"])
+    return printed.getvalue()
+
+
+def options_of(words: list[str]) -> list[str]:
+    return [word.split("=")[0] for word in words if re.match(r"--[a-z]", word)]
+
+
+def unknown_options(words: list[str]) -> list[str]:
+    """Options that the command's --help does not list; raises KeyError if there is no such command."""
+    path, commands = [], COMMANDS
+    while isinstance(commands, dict):
+        word = words[len(path)] if len(words) > len(path) else "--"
+        if path and (word.startswith("--") or word.isupper()):  # left open, or a placeholder: any will do
+            word = next(iter(commands))
+        commands = commands[word]
+        path.append(word)
+    method = words[words.index("--method") + 1] if "--method" in words else "NAME"
+    path += [] if method.isupper() else ["--method", method]
+    listed = set(re.findall(r"--[a-z][\w.-]*", help_of(*path)))
+    return [option for option in options_of(words) if option not in listed | {"--help"}]
+
+
+@needs_clone
+def test_there_is_code_to_run():
+    assert len(with_python()) >= 10
+    assert all(f"docs/{name}.md" in PAGES for name in ("index", "start", "concepts", "results", "speed", "promises"))
+
+
+@pytest.mark.parametrize("page", with_python())
+def test_python_of_page_runs(page, tmp_path, monkeypatch, one_thread):
+    """All blocks of a page, one after another, in one namespace."""
+    monkeypatch.chdir(tmp_path)
+    if "softrank_ext.show" in text_of(page):
+        pytest.importorskip("matplotlib").use("agg")
+    namespace = {"__name__": "page"}
+    for block in code_blocks(page, "python"):
+        exec(compile(block, page, "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", with_python())
+def test_calls_fit_on_one_line(page):
+    for block in code_blocks(page, "python"):
+        calls = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
+        assert all(call.lineno == call.end_lineno for call in calls)
+        assert all(len(line) <= 120 for line in block.splitlines())
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])  # which has old ones
+def test_commands_of_page_exist(page):
+    for line in shell_lines(page):
+        if words := softrank_words(line):
+            assert unknown_options(words) == [], line
+        elif script := re.match(r"python (bench/\S+\.py)(.*)", line):
+            source = (ROOT / script[1]).read_text() if (ROOT / "bench").exists() else None
+            for option in options_of(shlex.split(script[2], comments=True)) if source is not None else ():
+                assert f'"{option}"' in source, line
+
+
+def test_unknown_commands_and_options_are_noticed():
+    assert unknown_options(["walk", "--process.noise-scale", "0.2"]) == []
+    assert unknown_options(["walk", "--noise-scales", "0.2"]) == ["--noise-scales"]
+    with pytest.raises(KeyError):
+        unknown_options(["wander"])
+
+
+def test_readme_is_short():
+    assert len(text_of("README.md").splitlines()) <= 200
+
+
+@pytest.mark.parametrize("command", [MAIN_COMMAND, TEST_COMMAND])
+def test_command_is_a_block_of_its_own(command):
+    assert command + "\n" in code_blocks("README.md", "bash")
+
+
+def test_ci_runs_the_test_command_literally():
+    ci = ROOT / ".ci" / "run"
+    if not ci.exists():
+        pytest.skip("not in a clone: an sdist has no .ci")
+    assert TEST_COMMAND in [line.strip() for line in ci.read_text().splitlines()]
+
+
+@needs_clone
+@pytest.mark.parametrize("page", PAGES)
+def test_links_point_at_files(page):
+    for link in re.findall(r"\]\((?!https?:)([^)#\s]+)\)", text_of(page)):
+        assert ((ROOT / page).parent / link).exists(), link
+
+
+@needs_clone
+def test_every_page_is_linked_from_the_index():
+    linked = {
+        ((ROOT / "docs" / link).resolve())
+        for link in re.findall(r"\]\((?!https?:)([^)#\s]+)\)", text_of("docs/index.md"))
+    }
+    assert {path.resolve() for path in (ROOT / "docs").rglob("*.md")} - linked == {ROOT / "docs" / "index.md"}

@@ -1,0 +1,186 @@
+"""A run's folder: nothing is lost when a run is killed, and what to do with an existing run is an explicit choice."""
+
+import dataclasses
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+from safetensors.torch import load_file
+from synthetic_runs import QUICK, TESTS, assert_same_weights, sort_three_and_signal, tiny_model, weights_of
+from synthetic_tasks import SortNumbers
+
+from softrank_ext import Bridge, DataFacts, model_folder
+from softrank_ext.training import has_run, train
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+# Batches are made when they are asked for, so that a signal comes in the iteration meant.
+UNHURRIED = dataclasses.replace(QUICK, prefetch=False)
+
+KILLED_WHILE_SAVING = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+import safetensors.torch
+from softrank_ext import model_folder
+from synthetic_tasks import SortNumbers
+from synthetic_runs import QUICK, tiny_model
+from softrank_ext.training import train
+
+def save_file(tensors, path, metadata):
+    safetensors.torch.save_file(tensors, path, metadata=metadata)
+    if '"iteration": 8' in metadata.get("state", ""):
+        os.truncate(path, 1000)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+model_folder.save_file = save_file
+train(tiny_model(), SortNumbers(3), QUICK, sys.argv[2], quiet=True)
+"""
+
+
+def test_after_sigkill_amid_a_checkpoint_it_is_bit_exact(tmp_path):
+    command = [sys.executable, "-c", KILLED_WHILE_SAVING, str(TESTS), str(tmp_path / "killed")]
+    done = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert model_folder.load_training(tmp_path / "killed" / "last")[1]["iteration"] == 4
+    resumed = train(tiny_model(), SortNumbers(3), QUICK, tmp_path / "killed", resume=True, quiet=True)
+    whole = train(tiny_model(), SortNumbers(3), QUICK, tmp_path / "whole", quiet=True)
+    assert_same_weights(weights_of(resumed.model), weights_of(whole.model))
+    states = [load_file(tmp_path / run / "last" / "training.safetensors") for run in ("killed", "whole")]
+    assert_same_weights(*states)
+    assert {name.split(".")[0] for name in states[0]} == {"model", "average", "optimizer"}
+    logs = [(tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("killed", "whole")]
+    assert [json.loads(line)["loss"] for line in logs[0]] == [json.loads(line)["loss"] for line in logs[1]]
+
+
+class NoTask(SortNumbers):
+    """Batches must not be asked for."""
+
+    def training_batch(self, seed, step, size):
+        raise AssertionError("training began")
+
+
+def test_a_finished_run_returns_its_result_at_once(tmp_path, capfd):
+    config = dataclasses.replace(QUICK, evaluate_every=4, evaluate_count=6)
+    done = train(tiny_model(), SortNumbers(3), config, tmp_path, quiet=True)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for resume in (True, "auto"):
+        again = train(tiny_model(), NoTask(3), config, tmp_path, resume=resume)
+        assert again.is_finished and (again.iteration, again.loss) == (8, done.loss)
+        assert again.metrics == done.metrics and set(done.metrics) == {"loss", "accuracy", "wrong"}
+        assert_same_weights(weights_of(again.model), weights_of(done.model))
+        assert not again.model.training
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert capfd.readouterr().err == f"the run in {tmp_path} is finished: nothing to do\n" * 2
+
+
+def test_an_existing_run_asks_for_a_choice(tmp_path):
+    train(tiny_model(), SortNumbers(3), QUICK, tmp_path, quiet=True)
+    with pytest.raises(
+        ValueError,
+        match=r"already holds a run: resume=True \(--resume\) goes on with it, resume=\"auto\" \(--auto-resume\) goes "
+        r"on with a run or starts one, resume=\"restart\" \(--restart\) deletes it and starts anew; or choose another",
+    ):
+        train(tiny_model(), SortNumbers(3), QUICK, tmp_path)
+    with pytest.raises(ValueError, match="resume must be one of False, True, 'auto', 'restart', got 'always'"):
+        train(tiny_model(), SortNumbers(3), QUICK, tmp_path, resume="always")
+
+
+def test_auto_starts_a_run_or_goes_on_with_it(tmp_path):
+    stopped = train(tiny_model(), sort_three_and_signal(3), UNHURRIED, tmp_path / "run", resume="auto", quiet=True)
+    assert stopped.iteration == 3 and has_run(tmp_path / "run")
+    resumed = train(tiny_model(), SortNumbers(3), QUICK, tmp_path / "run", resume="auto", quiet=True)
+    whole = train(tiny_model(), SortNumbers(3), QUICK, tmp_path / "whole", resume="auto", quiet=True)
+    assert resumed.is_finished
+    assert_same_weights(weights_of(resumed.model), weights_of(whole.model))
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [2, 3, 4, 6, 8]
+
+
+def test_restart_deletes_the_run_and_nothing_else(tmp_path):
+    config = dataclasses.replace(QUICK, evaluate_every=4, evaluate_count=6)
+    train(tiny_model(), SortNumbers(3), config, tmp_path, quiet=True)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "tensorboard").mkdir()
+    other = dataclasses.replace(QUICK, learning_rate=5e-3, iterations=4)
+    restarted = train(tiny_model(), SortNumbers(3), other, tmp_path, resume="restart", quiet=True)
+    fresh = train(tiny_model(), SortNumbers(3), other, quiet=True)
+    assert_same_weights(weights_of(restarted.model), weights_of(fresh.model))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "metrics.jsonl", "notes.txt", "run.json"]
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [2, 4]
+    assert json.loads((tmp_path / "run.json").read_text())["config"]["learning_rate"] == 5e-3
+    assert train(tiny_model(), SortNumbers(3), QUICK, tmp_path / "new", resume="restart", quiet=True).is_finished
+
+
+def test_another_run_is_not_mixed_up(tmp_path):
+    train(tiny_model(), SortNumbers(3), QUICK, tmp_path, quiet=True)
+    for model, task, config, message in (
+        (tiny_model(), SortNumbers(3), dataclasses.replace(QUICK, learning_rate=0.5),
+         r"has learning_rate = 0.01 \(config\), got 0.5; resume with what it was started with, or start anew with"),
+        (tiny_model(), SortNumbers(4), QUICK, r"has num_items = 3 \(task\), got 4"),
+        (tiny_model(time_steps=7), SortNumbers(3), QUICK, r"has time_steps = 5 \(model\), got 7"),
+        (tiny_model(process=Bridge(0.1)), SortNumbers(3), QUICK, r"has process.noise_scale = 0.5 \(model\), got 0.1"),
+        (tiny_model(data=DataFacts(num_items=(3, 3))), SortNumbers(3), QUICK, r"has data.num_items = None \(model\)"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            train(model, task, config, tmp_path, resume=True)
+    train(tiny_model(), SortNumbers(3), dataclasses.replace(QUICK, log_every=1), tmp_path, resume=True, quiet=True)
+
+
+def test_runs_of_before_0_2_are_resumed_and_mean_what_they_meant(tmp_path):
+    """Their noise was an option of training, and their config had steps, process, target and visited side by side."""
+    process = Bridge(0.1, "gaussian")
+    facts = DataFacts(num_items=(3, 3))
+    whole = train(tiny_model(process=process), SortNumbers(3), QUICK, tmp_path / "whole", quiet=True)
+    train(tiny_model(process=process), sort_three_and_signal(3), UNHURRIED, tmp_path / "old", quiet=True)
+    tensors, state = model_folder.load_training(tmp_path / "old" / "last")
+    state["config"] |= {"noise_scale": 0.1, "reference": "gaussian"}
+    model = state["model"]
+    del model["process"], model["data"], model["time_steps"]
+    model |= {"steps": 5, "process": "soft-rank", "target": "clean", "visited": None}
+    model_folder.save_training(tmp_path / "old" / "last", tensors, state)
+    with pytest.raises(ValueError, match=r"has process.noise_scale = 0.1 \(model\), got 0.5"):
+        train(tiny_model(), SortNumbers(3), QUICK, tmp_path / "old", resume=True)
+    with pytest.raises(ValueError, match=r"has process.prior = 'gaussian' \(model\), got 'uniform'"):
+        train(tiny_model(process=Bridge(0.1)), SortNumbers(3), QUICK, tmp_path / "old", resume=True)
+    resumed = train(
+        tiny_model(process=process, data=facts), SortNumbers(3), QUICK, tmp_path / "old", resume=True, quiet=True
+    )
+    assert resumed.iteration == 8
+    assert_same_weights(weights_of(resumed.model), weights_of(whole.model))
+
+
+def test_says_what_is_wrong_before_it_trains(tmp_path):
+    model, task = tiny_model(), SortNumbers(3)
+    with pytest.raises(ValueError, match="resume needs the output folder of the run"):
+        train(model, task, QUICK, resume=True)
+    with pytest.raises(FileNotFoundError, match=r"there is no run to resume in .*run: .*training.safetensors is"):
+        train(model, task, QUICK, tmp_path / "run", resume=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"cannot write .* MB of checkpoints into .*file.run: Not a directory"):
+        train(model, task, QUICK, tmp_path / "file" / "run")
+
+
+def test_a_full_disk_is_told_before_training(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"cannot write .* MB of checkpoints into .*run: File too large"):
+            train(tiny_model(), NoTask(3), QUICK, tmp_path / "run", quiet=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run_with_the_checkpoint_from_before(tmp_path):
+    model = tiny_model()
+    model.start.data.fill_(math.nan)
+    with pytest.raises(FloatingPointError, match=r"the loss is nan at iteration 2.*Try a lower learning_rate"):
+        train(model, SortNumbers(3), QUICK, tmp_path, quiet=True)
+    assert model_folder.load_training(tmp_path / "last")[1]["iteration"] == 0

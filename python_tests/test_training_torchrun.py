@@ -1,0 +1,66 @@
+"""Several processes train as one does."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from synthetic_runs import QUICK, TESTS, tiny_model, weights_of
+from synthetic_tasks import SortNumbers
+
+from softrank_ext.training import loop, processes, train
+from softrank_ext.training.torchrun import Processes
+
+TWO_RANKS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_training_torchrun import train_in_float64
+train_in_float64(sys.argv[2], float(sys.argv[3]))
+"""
+
+
+def train_in_float64(folder: str, seed: float) -> None:
+    """A run without dropout; float64, so that rounding does not decide the sign of gradients that should be 0."""
+    config = dataclasses.replace(QUICK, seed=int(seed), evaluate_every=8, evaluate_count=10)
+    train(tiny_model(dropout=0.0).double(), SortNumbers(4), config, folder, quiet=True, device="cpu")
+
+
+def test_two_processes_train_as_one_does(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = tmp_path / "script.py"
+    script.write_text(TWO_RANKS)
+    command = [*torchrun, str(script), str(TESTS), str(tmp_path / "two"), "1"]
+    done = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    train_in_float64(str(tmp_path / "one"), 1)
+    two, one = (load_file(tmp_path / run / "last" / "training.safetensors") for run in ("two", "one"))
+    assert two.keys() == one.keys()
+    for name in one:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-9, atol=1e-9)
+    first = weights_of(tiny_model(dropout=0.0).double())
+    assert max(float((one[f"model.{name}"] - tensor).abs().max()) for name, tensor in first.items()) > 1e-2
+    metrics = [json.loads((tmp_path / run / "metrics.jsonl").read_text().splitlines()[-1]) for run in ("two", "one")]
+    assert metrics[0].keys() == metrics[1].keys() > {"test_loss", "test_accuracy"}
+    assert metrics[0]["test_loss"] == pytest.approx(metrics[1]["test_loss"], rel=1e-9)
+    assert metrics[0]["test_accuracy"] == metrics[1]["test_accuracy"]
+
+
+def test_the_batch_must_divide_among_the_processes(monkeypatch):
+    here = Processes(0, 3, torch.device("cpu"))
+    monkeypatch.setattr(loop, "processes", lambda device: contextlib.nullcontext(here))
+    with pytest.raises(ValueError, match="batch_size must be a multiple of the 3 processes, got 4"):
+        train(tiny_model(), SortNumbers(3), QUICK)
+
+
+def test_one_process_is_the_first_of_one():
+    with processes("cpu") as here:
+        assert here == (0, 1, torch.device("cpu"))
+        here.wait()
+        assert here.is_anywhere(True) and not here.is_anywhere(False)

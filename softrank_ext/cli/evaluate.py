@@ -1,0 +1,129 @@
+"""`softrank evaluate TASK MODEL`: a row of scores for each combination of the options that take several values."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from softrank_ext import model_folder
+from softrank_ext.choices import Beam, Draw, Engine
+from softrank_ext.cli.options import (
+    Carry,
+    ConfigFile,
+    DecodeName,
+    Device,
+    Model,
+    Prior,
+    ProcessOptions,
+    check_decode_options,
+    decode_of,
+    folder_to_load,
+    option,
+    task_class,
+)
+from softrank_ext.model import OrderModel
+
+
+@dataclass(frozen=True)
+class ProcessRows:
+    """Other noise processes than the model's own; what is not given stays the model's."""
+
+    noise_scale: tuple[float, ...] = ()
+    """Noise of the bridge, paper eta; a row for each."""
+    prior: tuple[Prior, ...] = ()
+    """Soft ranks at time 1; a row for each."""
+    carry: tuple[Carry, ...] = ()
+    """What is carried from step to step, the unfolded or the folded value; a row for each."""
+
+
+def evaluate_command(name: str) -> Callable[[Sequence[str]], Any]:
+    """The command `evaluate NAME`: makes the dataclass of its options from the words of the command line."""
+
+    def make(words: Sequence[str]) -> Any:
+        kind = task_class(name)
+        folder = words[0] if words and not words[0].startswith("-") else None
+        trained_on = _task_of_run(name, folder)
+        copies = [("symmetries", option(tuple[Literal[1, 8], ...], "Copies of an instance, turned and mirrored, that "
+                   "are solved too; a row for each."), (1,))] if name == "tsp" else []  # fmt: skip
+        return dataclasses.make_dataclass(
+            "Evaluate",
+            [
+                ("saved", Model),
+                ("task", kind) if trained_on is None else ("task", kind, trained_on),
+                ("count", option(int, "Held-out instances."), 1000),
+                ("batch_size", option(int, "Instances at once."), 64),
+                ("steps", option(tuple[int, ...], "Diffusion steps, by default the model's own; a row for each."), ()),
+                ("process", ProcessRows, ProcessRows()),
+                ("decode", option(tuple[DecodeName, ...], "How to pick items; a row for each."), ("greedy",)),
+                ("draw", Draw, Draw()),
+                ("beam", Beam, Beam()),
+                ("best_of", option(tuple[int, ...], "Draws per instance, the best of which counts."), (1,)),
+                ("best_by", option(str, "The best draw has the lowest of this metric, or the highest log_prob."),
+                 "length" if name == "tsp" else "log_prob"),
+                *copies,
+                ("engine", Engine, Engine()),
+                ("seed", option(int, "Another seed, other instances and draws."), 0),
+                ("output", option(Path, "JSON file to write."), Path("evaluation.json")),
+                ("device", Device, None),
+                ("config", ConfigFile, None),
+            ],
+            namespace={"run": run_evaluate, "__doc__": f"Evaluate a model on {name}."},
+        )  # fmt: skip
+
+    make.__doc__ = f"evaluate on {name}"
+    return make
+
+
+def _task_of_run(name: str, folder: str | None) -> Any:
+    """The task that the run of this model was trained on, if its folder tells, else None."""
+    for parent in (Path(folder), Path(folder).parent) if folder else ():
+        if (parent / "run.json").exists():
+            fields = json.loads((parent / "run.json").read_text())["task"]
+            if fields.pop("name") == name:
+                return task_class(name)(**fields)
+    return None
+
+
+def run_evaluate(options: Any, command: str) -> int:
+    """Evaluate as the options say, print the table and write the JSON file; returns the exit code."""
+    from softrank_ext.evaluation import record_of, table_of
+    from softrank_ext.training import describe, processes
+
+    check_decode_options(options.decode, options.draw, options.beam)
+    folder = folder_to_load(options.saved)
+    with processes(options.device) as here:
+        model = model_folder.load_model(folder).to(here.device)
+        rows = _rows_of(model, options)
+        if here.rank == 0:
+            print(f"{folder} on {describe(options.task)}")
+            print(table_of(rows))
+            record = record_of(
+                rows, command=command, checkpoint=str(folder), checkpoint_hash=model_folder.hash_of(folder)
+            )
+            options.output.write_text(json.dumps({**record, "task": describe(options.task)}, indent=2) + "\n")
+            print(f"written to {options.output}")
+    return 0
+
+
+def _rows_of(model: OrderModel, options: Any) -> list[dict[str, object]]:
+    """The rows of the table, one evaluation each."""
+    from softrank_ext.evaluation import evaluate
+
+    given = options.process
+    rows = []
+    for steps, noise_scale, prior, carry, decode, best_of, symmetries in product(
+        options.steps or (None,), given.noise_scale or (None,), given.prior or (None,), given.carry or (None,),
+        options.decode, options.best_of, getattr(options, "symmetries", (1,)),
+    ):  # fmt: skip
+        rows.append(
+            evaluate(
+                model, options.task, count=options.count, batch_size=options.batch_size,
+                process=ProcessOptions(noise_scale, prior, carry).process_of(model, steps),
+                decode=decode_of(decode, options.draw, options.beam), best_of=best_of, best_by=options.best_by,
+                symmetries=symmetries, seed=options.seed, engine=options.engine,
+            )
+        )  # fmt: skip
+    return rows

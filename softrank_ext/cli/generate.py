@@ -1,0 +1,29 @@
+"""`softrank generate tsp`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+def generate_tsp(
+    output: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="OUTPUT")]],
+    count: int = 1000,
+    num_nodes: int = 20,
+    seed: int = 0,
+    seconds: float | None = None,
+    workers: int | None = None,
+) -> None:
+    """Make a file of uniform TSP instances with near-optimal tours.
+
+    Args:
+        output: Text file to write; a killed run goes on where it stopped.
+        count: Instances.
+        num_nodes: Nodes per instance.
+        seed: Another seed, other instances.
+        seconds: Solver time per instance, by default 0.2 ms a node.
+        workers: Threads, by default one per core.
+    """
+    from softrank_ext.tasks.tsp import generate
+
+    print(generate(output, count, num_nodes, seed=seed, seconds=seconds, workers=workers))

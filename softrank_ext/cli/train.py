@@ -1,0 +1,78 @@
+"""`softrank train TASK`: the options are those of the task, the training, the method's model and the run."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from softrank_ext import model_folder
+from softrank_ext.cli.options import TASKS, ConfigFile, Device, folder_to_load, option, task_class, value_of
+from softrank_ext.methods import METHODS, method_of
+from softrank_ext.model import OrderModel
+
+
+def train_command(name: str) -> Callable[[Sequence[str]], Any]:
+    """The command `train NAME`: makes the dataclass of its options from the words of the command line."""
+
+    def make(words: Sequence[str]) -> Any:
+        from softrank_ext.training import TrainConfig
+
+        method_name = value_of("--method", words) or "softrank"
+        method = method_of(method_name)
+        model = method.options(name)
+        config = TrainConfig(**{**TASKS[name], **method.training(name)})
+        methods: Any = Literal[tuple(METHODS)]
+        return dataclasses.make_dataclass(
+            "Train",
+            [
+                ("task", task_class(name)),
+                ("train", Annotated[TrainConfig, tyro.conf.arg(name="")], config),
+                ("model", type(model), model),
+                ("method", option(methods, "What to train; decides the defaults of the rest."), method_name),
+                ("output", option(Path, "Folder of the run."), Path("runs") / name),
+                ("resume", option(bool, "Go on with the run in the output folder."), False),
+                ("auto_resume", option(bool, "Go on with the run in the output folder, or start one."), False),
+                ("restart", option(bool, "Delete the run in the output folder and start anew."), False),
+                ("start_from", option(Path | None, "Saved model whose weights to start from."), None),
+                ("device", Device, None),
+                ("config", ConfigFile, None),
+            ],
+            namespace={"run": run_train, "__doc__": f"Train a model on {name}."},
+        )
+
+    make.__doc__ = f"train on {name}"
+    return make
+
+
+def run_train(options: Any, command: str) -> int:
+    """Train as the options say; returns the exit code."""
+    from softrank_ext.training import has_run, train
+
+    chosen = {True: options.resume, "auto": options.auto_resume, "restart": options.restart}
+    if sum(chosen.values()) > 1:
+        raise ValueError("--resume, --auto-resume and --restart exclude each other, got more than one")
+    resume: Any = next((way for way, is_chosen in chosen.items() if is_chosen), False)
+    torch.manual_seed(options.train.seed)
+    model = method_of(options.method).make(options.task, options.model)
+    goes_on = resume is True or (resume == "auto" and has_run(options.output))
+    if options.start_from is not None and not goes_on:
+        start = model_folder.load_model(folder_to_load(options.start_from))
+        if _network_of(start) != _network_of(model):
+            raise ValueError(f"the model in {options.start_from} is another: it has {start.config}, not {model.config}")
+        model.load_state_dict(start.state_dict())
+    result = train(
+        model, options.task, options.train, options.output, resume=resume, device=options.device, command=command
+    )
+    return 0 if result.is_finished else 130
+
+
+def _network_of(model: OrderModel) -> dict[str, Any]:
+    """What models that share weights have in common: type and config, but for data facts and the amount of noise."""
+    fields = model_folder.config_to_json(model.config)
+    fields.pop("data", None)
+    if "process" in fields:
+        fields["process"] = {name: fields["process"].get(name) for name in ("kind", "target", "visited")}
+    return {"model_type": model.model_type, **fields}

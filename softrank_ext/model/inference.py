@@ -1,0 +1,155 @@
+"""Predictions of a model without gradients: what the ops are given, and which engine runs them.
+
+The compiled kernels and plain torch get the same inputs, made here once; `SoftRankModel` has the methods.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from softrank_ext import ops
+from softrank_ext.checks import check_tensor, described
+from softrank_ext.choices import Beam, Decode, Draw, Engine, Greedy, decode_of
+from softrank_ext.constraints import Constraining, Rules, rules_of
+from softrank_ext.model.config import DECODER_HEADS
+from softrank_ext.model.layers import sine_cosine
+from softrank_ext.model.packing import PackedWeights
+from softrank_ext.permutations import arrange
+
+if TYPE_CHECKING:
+    from softrank_ext.model.model import SoftRankModel
+
+
+@torch.no_grad()
+def decode_embedded(
+    model: "SoftRankModel",
+    embedded: Tensor,
+    t: float | Tensor,
+    mask: Tensor | None,
+    choices: ops.Choices,
+    order: Tensor | None,
+    engine: Engine,
+    packed_weights: PackedWeights | None,
+) -> ops.DecodedOrder:
+    """See `SoftRankModel.decode_embedded`."""
+    if model.config.head not in DECODER_HEADS:
+        return _decode_scores(model, embedded if order is None else arrange(embedded, order), t, mask, choices, engine)
+    weights = model.packed_weights() if packed_weights is None else packed_weights
+    inputs = _prediction_inputs(model, embedded, t, mask, order, weights)
+    if engine.compiled and engine.cache:
+        encoder, decoder = _as_short_as_can_be(weights.encoder), _as_short_as_can_be(weights.decoder)
+        return ops.DecodedOrder(*torch.ops.softrank_ext.predict_order(*encoder, *decoder, *inputs, *choices))
+    if engine.cache:
+        return ops.predict_order_reference(weights.encoder, weights.decoder, inputs, choices)
+    return ops.decode_order_uncached(weights.decoder, ops.prepare_decoder_reference(weights.encoder, inputs), choices)
+
+
+@torch.no_grad()
+def decoder_inputs(
+    model: "SoftRankModel",
+    embedded: Tensor,
+    t: float | Tensor,
+    mask: Tensor | None,
+    engine: Engine,
+    packed_weights: PackedWeights | None,
+) -> ops.DecoderInputs:
+    """See `SoftRankModel.decoder_inputs`."""
+    if model.config.head not in DECODER_HEADS:
+        raise ValueError(f"a {model.config.head} head has no decoder: use {' or '.join(DECODER_HEADS)}")
+    weights = model.packed_weights() if packed_weights is None else packed_weights
+    inputs = _prediction_inputs(model, embedded, t, mask, None, weights)
+    if not (engine.compiled and engine.cache):
+        return ops.prepare_decoder_reference(weights.encoder, inputs)
+    prepared = torch.ops.softrank_ext.prepare_decoder(*_as_short_as_can_be(weights.encoder), *inputs)
+    return ops.decoder_inputs_of(inputs, *prepared)
+
+
+def _prediction_inputs(
+    model: "SoftRankModel",
+    embedded: Tensor,
+    t: float | Tensor,
+    mask: Tensor | None,
+    order: Tensor | None,
+    weights: PackedWeights,
+) -> ops.PredictionInputs:
+    _, N, D = embedded.shape
+    head, head_bias = weights.head, None
+    if head is None:
+        head, head_bias = model.head(embedded, model._positions(embedded, mask))
+    return ops.PredictionInputs(
+        embedded, order, model._time(t, embedded, weights.time_vectors), model.start, sine_cosine(N, D, embedded), head,
+        head_bias, weights.packed_head, every_slot(embedded, mask),
+    )  # fmt: skip
+
+
+def _as_short_as_can_be(transformer: ops.Transformer) -> ops.Transformer:
+    """Without the list of weights where they come packed."""
+    is_packed = transformer.packed is not None and transformer.packed.numel() > 0
+    return transformer._replace(weights=[]) if is_packed else transformer
+
+
+def _decode_scores(
+    model: "SoftRankModel",
+    embedded: Tensor,
+    t: float | Tensor,
+    mask: Tensor | None,
+    choices: ops.Choices,
+    engine: Engine,
+) -> ops.DecodedOrder:
+    """A prediction of a head without a decoder: one pass gives all scores. embedded: in slots."""
+    B, N, _ = embedded.shape
+    slots = torch.arange(N, device=embedded.device).expand(B, N)
+    scores, every = model.scores(embedded, t, slots, mask), every_slot(embedded, mask)
+    if engine.compiled:
+        order, log_probs = torch.ops.softrank_ext.decode_scores(scores, every, *choices)
+    else:
+        order, log_probs = ops.decode_scores_reference(scores, every, choices)
+    return ops.DecodedOrder(order, log_probs, torch.tensor([1, N], device=embedded.device).expand(B, 2))
+
+
+def checked_choices(
+    embedded: Tensor,
+    mask: Tensor | None,
+    *,
+    uniform: Tensor | None,
+    decode: str | Decode | None,
+    forced_order: Tensor | None,
+    forced_places: int | None,
+    draft: Tensor | None,
+    constraints: Constraining,
+) -> ops.Choices:
+    """The choices of `SoftRankModel.decode` as the ops take them; raises ValueError, saying what is wrong with them."""
+    B, N, _ = embedded.shape
+    if uniform is not None and (uniform.shape != (B, N) or not uniform.is_floating_point()):
+        raise ValueError(f"uniform must be {(B, N)} float, got {described(uniform)}")
+    if decode is None:
+        chosen: Decode = Greedy() if uniform is None and forced_order is None else Draw()
+    else:
+        chosen = decode_of(decode)
+    if isinstance(chosen, Beam):
+        raise ValueError("decode must be Draw(...) or Greedy() here, got Beam(...): use sampling.beam_decode")
+    is_whole = forced_order is not None and forced_places is None
+    if isinstance(chosen, Greedy) and uniform is not None:
+        raise ValueError("Greedy() takes the highest scores and no uniform, got both")
+    if decode is not None and isinstance(chosen, Draw) and uniform is None and not is_whole:
+        raise ValueError("Draw(...) needs uniform, the numbers that picks are read at, or a whole forced_order")
+    for name, order in (("forced_order", forced_order), ("draft", draft)):
+        if order is not None:
+            check_tensor(name, order, (B, N), torch.int64, "; an order over slots is wanted")
+    rules = rules_of(constraints, B, N, mask, device=embedded.device) or Rules(None, None, None)
+    choices = ops.Choices(
+        None if uniform is None else uniform.to(embedded.dtype),
+        forced_order,
+        forced_places,
+        chosen.temperature if isinstance(chosen, Draw) else 1.0,
+        draft,
+        *rules,
+    )
+    ops.check_choices(choices, every_slot(embedded, mask), embedded.dtype)
+    return choices
+
+
+def every_slot(embedded: Tensor, mask: Tensor | None) -> Tensor:
+    """The mask, or one that calls every slot real: (B, N) bool."""
+    return torch.ones(embedded.shape[:2], dtype=torch.bool, device=embedded.device) if mask is None else mask

@@ -1,0 +1,91 @@
+"""The library of ops, and how an op gets into it: schema, plain-torch reference as default kernel, fake kernel.
+
+The reference is registered under the dispatcher's CompositeExplicitAutograd key, so it serves every device; the
+compiled libraries `_ops` and `_ops_cuda` add faster kernels for CPU and CUDA. Random numbers are arguments, never drawn
+inside an op that uses them.
+Arguments that belong together are a NamedTuple in Python, a group, whose fields follow one another in the schema. A
+call is `torch.ops.softrank_ext.NAME(*group, x, *other_group)`.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor
+
+LIBRARY = torch.library.Library("softrank_ext", "DEF")
+
+Group = type[tuple[Any, ...]]  # a NamedTuple
+# A schema's argument as it is written there ("Tensor x"), or a group, or a group with a prefix for its names.
+Argument = str | Group | tuple[str, Group]
+
+_SCHEMA_TYPES: dict[Any, str] = {
+    Tensor: "Tensor",
+    Tensor | None: "Tensor?",
+    list[Tensor]: "Tensor[]",
+    int: "int",
+    int | None: "int?",
+    float: "float",
+    bool: "bool",
+}
+
+
+def schema_of(group: Group, prefix: str = "") -> str:
+    """The fields of a NamedTuple as arguments of a schema, with their defaults, as in `Tensor? uniform=None, int n`."""
+    defaults: dict[str, Any] = group._field_defaults  # type: ignore[attr-defined]
+    return ", ".join(
+        f"{_SCHEMA_TYPES[hint]} {prefix}{name}" + (f"={defaults[name]}" if name in defaults else "")
+        for name, hint in get_type_hints(group).items()
+    )
+
+
+def define(
+    name: str,
+    arguments: Sequence[Argument],
+    returns: str,
+    reference: Callable[..., Any],
+    fake: Callable[..., Any] | None,
+) -> None:
+    """Add an op to the library.
+
+    reference and fake take the arguments in the same groups; fake is None for an op that returns no tensor.
+    """
+    written = []
+    for argument in arguments:
+        if isinstance(argument, str):
+            written.append(argument)
+        elif isinstance(argument, tuple):
+            written.append(schema_of(argument[1], f"{argument[0]}_"))
+        else:
+            written.append(schema_of(argument))
+    LIBRARY.define(f"{name}({', '.join(written)}) -> {returns}")
+    LIBRARY.impl(name, _taking_flat(reference, arguments), "CompositeExplicitAutograd")
+    if fake is not None:
+        torch.library.register_fake(f"softrank_ext::{name}", _taking_flat(fake, arguments), lib=LIBRARY)
+
+
+def _taking_flat(kernel: Callable[..., Any], arguments: Sequence[Argument]) -> Callable[..., Any]:
+    """The kernel as the dispatcher calls it: all fields in a row, less those at the end that have their defaults."""
+    groups = [argument[1] if isinstance(argument, tuple) else argument for argument in arguments]
+    if all(isinstance(group, str) for group in groups):
+        return kernel
+
+    @wraps(kernel)
+    def flat(*values: Any) -> Any:
+        given, at = [], 0
+        for group in groups:
+            if isinstance(group, str):
+                given.append(values[at])
+                at += 1
+            else:
+                count = len(group._fields)  # type: ignore[attr-defined]
+                given.append(group(*values[at : at + count]))
+                at += count
+        return kernel(*given)
+
+    del flat.__wrapped__  # its signature is not that of the op
+    return flat
+
+
+define("cpu_capability", (), "str", lambda: "plain torch", None)

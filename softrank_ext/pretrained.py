@@ -1,0 +1,77 @@
+"""Models by name: those that come with the package, in its folder `weights`, and any other by its folder."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import nn
+
+from softrank_ext import model_folder
+from softrank_ext.model import OrderModel
+
+BUNDLED = Path(__file__).parent / "weights"
+# Of each bundled model: what it is for, and the items that it reads.
+_ABOUT = {
+    "jigsaw-3x3": ("puts 9 patches of a photo in order", "(B, 9, 3, 10, 10) uint8: patches of CIFAR-10 images"),
+    "jigsaw-4x4": ("puts 16 patches of a photo in order", "(B, 16, 3, 8, 8) uint8: patches of CIFAR-10 images"),
+    "preferences-dublin-north": (
+        "draws ballots of the Dublin North election of 2002",
+        "(B, 12) int64: candidates 0 to 11",
+    ),
+    "sorting": ("sorts handwritten four-digit numbers", "(B, N, 1, 28, 112) uint8: four MNIST digits side by side"),
+    "tsp": ("finds short round trips", "(B, N, 2) float: points in the unit square"),
+}
+
+
+class PretrainedModel(NamedTuple):
+    """A bundled model: its name, what it is for, and the items that it reads."""
+
+    name: str
+    purpose: str
+    items: str
+
+
+class PretrainedModels(tuple[PretrainedModel, ...]):
+    """Bundled models, shown as a table."""
+
+    def __new__(cls, models: Iterable[PretrainedModel] = ()) -> "PretrainedModels":
+        return super().__new__(cls, models)
+
+    def __repr__(self) -> str:
+        rows = [PretrainedModel("name", "what it does", "items"), *self]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def list_pretrained() -> PretrainedModels:
+    """The models that come with the package: their names for `from_pretrained`, purposes and items, as a table.
+
+    It is a tuple of `PretrainedModel(name, purpose, items)`.
+    """
+    unknown = ("not described", "not described")
+    return PretrainedModels(PretrainedModel(name, *_ABOUT.get(name, unknown)) for name in bundled_names())
+
+
+def bundled_names() -> list[str]:
+    """Names of the models that come with the package."""
+    return sorted(path.parent.name for path in BUNDLED.glob(f"*/{model_folder.CONFIG_FILE}"))
+
+
+def folder_of(name_or_folder: str | Path) -> Path:
+    """The folder of a saved or bundled model; a folder goes before a bundled model of its name."""
+    folder = Path(name_or_folder)
+    if folder.is_dir():
+        return folder
+    if str(name_or_folder) in bundled_names():
+        return BUNDLED / name_or_folder
+    names = ", ".join(bundled_names()) or "none"
+    raise FileNotFoundError(f"{name_or_folder} is neither a folder nor a bundled model (bundled: {names})")
+
+
+def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> OrderModel:
+    """Read a model of any type, bundled (by name, see `list_pretrained`) or saved (by folder), in eval mode.
+
+    It is on the CPU and in the dtype that it was saved in. A folder goes before a bundled model of its name. embedder:
+    the module for a model that was saved with an embedder of the user's own; its weights are read as well.
+    """
+    return model_folder.load_model(folder_of(name_or_folder), embedder=embedder)

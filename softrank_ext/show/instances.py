@@ -1,0 +1,134 @@
+"""One instance while the model puts it in order: a list of images, a tour, a jigsaw.
+
+`path` is that of one recorded sample: `samples[instance][draw].trajectory` or its frames.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from softrank_ext.metrics import tour_length
+from softrank_ext.sampling.trajectory import Frames, Trajectory
+from softrank_ext.show.soft_ranks import colours_of, draw_soft_ranks, frames_of
+from softrank_ext.show.style import OURS, WRONG
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def plot_sorting(
+    path: Trajectory | Frames, images: Tensor, labels: Sequence[object], true_order: Tensor, title: str = ""
+) -> "Figure":
+    """A list of images before and after, and between them the way of each item's soft rank from noise to its place.
+
+    images: (N, 1, height, width) uint8. labels: N texts. true_order: (N,) int64. Left, the items in the order of their
+    first soft ranks; right, sorted, with what is out of place marked (items with equal labels are interchangeable).
+    """
+    from matplotlib.figure import Figure
+
+    frames = frames_of(path)
+    N = len(labels)
+    figure = Figure(figsize=(8, max(2.5, 0.9 + 0.3 * N)), layout="constrained")
+    before, paths, after = figure.subplots(1, 3, width_ratios=(1, 1.6, 1), sharey=True)
+    first, last = frames.order[0].tolist(), frames.order[-1].tolist()
+    colours = colours_of(last)
+    wrong = [str(labels[item]) != str(labels[right]) for item, right in zip(last, true_order.tolist(), strict=True)]
+    _draw_list(before, images[first], [str(labels[item]) for item in first], [False] * N, "right")
+    _draw_list(after, images[last], [str(labels[item]) for item in last], wrong, "left")
+    draw_soft_ranks(paths, frames, colours)
+    for place, item in enumerate(first):  # from the image to where its item starts
+        ends = (place / max(N - 1, 1), float(frames.soft_ranks[0, item]))
+        paths.plot((1.1, 1), ends, color=colours[item], linewidth=0.7, alpha=0.6, clip_on=False)
+    paths.set(xlim=(1.1, 0), xticks=frames.times)
+    paths.spines[["left"]].set_visible(False)
+    paths.tick_params(axis="y", left=False, labelleft=False)
+    before.set_title("in random order", fontsize="medium", loc="right")
+    after.set_title("sorted", fontsize="medium", loc="left")
+    figure.suptitle(title)
+    return figure
+
+
+def _draw_list(axes: "Axes", images: Tensor, labels: Sequence[str], wrong: Sequence[bool], side: str) -> None:
+    """Images (N, 1, height, width) from top to bottom at the side that touches the paths, their labels beside them."""
+    N = len(labels)
+    width = 0.12 * images.shape[3] / images.shape[2]  # keeps the images' shape: rows are 0.3 inches high
+    low, high = (1 - width, 1) if side == "right" else (0, width)
+    text_at = low - 0.03 if side == "right" else high + 0.03
+    for place, (label, is_wrong) in enumerate(zip(labels, wrong, strict=True)):
+        height = place / max(N - 1, 1)
+        axes.imshow(
+            images[place, 0].numpy(), cmap="gray", aspect="auto", vmin=0, vmax=255,
+            extent=(low, high, height + 0.44 / N, height - 0.44 / N),
+        )  # fmt: skip
+        axes.text(
+            text_at, height, f"{label}{'  wrong' if is_wrong else ''}", ha=side, va="center", fontsize="small",
+            color=WRONG if is_wrong else "0.25", weight="bold" if is_wrong else "normal",
+        )  # fmt: skip
+    axes.set(xlim=(0, 1), ylim=(1 + 0.6 / N, -0.6 / N))
+    axes.axis("off")
+
+
+def plot_tour(path: Trajectory | Frames, points: Tensor, true_order: Tensor, title: str = "") -> "Figure":
+    """A tour through the diffusion steps: above, in the order of the soft ranks; below, as the model predicts it.
+
+    points: (N, 2). true_order: (N,) int64, the best tour, dashed. Panels say how much longer than that one theirs are.
+    """
+    points = points.double()
+    best = tour_length(points[None], true_order[None])
+
+    def draw(axes: "Axes", order: Tensor) -> str:
+        closed = [*order.tolist(), int(order[0])]
+        right = [*true_order.tolist(), int(true_order[0])]
+        axes.plot(*points[right].T.tolist(), color="0.55", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        axes.plot(*points[closed].T.tolist(), color=OURS, linewidth=1.5, zorder=2)
+        axes.plot(*points.T.tolist(), "o", color="0.15", markersize=2.5, zorder=3)
+        axes.plot(*points[order[:1]].T.tolist(), "s", color=WRONG, markersize=5, zorder=4)
+        axes.set_aspect("equal")
+        axes.margins(0.06)
+        return f"{100 * float(tour_length(points[None], order[None]) / best - 1):+.1f} %"
+
+    return _plot_steps(frames_of(path), draw, title, "length above the best (dashed)")
+
+
+def plot_jigsaw(path: Trajectory | Frames, patches: Tensor, true_order: Tensor, title: str = "") -> "Figure":
+    """A jigsaw being solved: above, in the order of the soft ranks; below, as the model predicts it.
+
+    patches: (N, 3, height, width) uint8 with N a square. true_order: (N,) int64. Panels say how many places are right.
+    """
+    side = math.isqrt(len(patches))
+
+    def draw(axes: "Axes", order: Tensor) -> str:
+        rows = patches[order].reshape(side, side, *patches.shape[1:]).permute(0, 3, 1, 4, 2)
+        picture = rows.flatten(2, 3).flatten(0, 1)  # (H, W, 3)
+        axes.imshow(picture.numpy(), interpolation="nearest")
+        height, width = patches.shape[2:]
+        for cut in range(1, side):
+            axes.axhline(cut * height - 0.5, color="white", linewidth=0.8)
+            axes.axvline(cut * width - 0.5, color="white", linewidth=0.8)
+        return f"{int((order == true_order).sum())} of {len(patches)}"
+
+    return _plot_steps(frames_of(path), draw, title, "places right")
+
+
+def _plot_steps(frames: Frames, draw: Callable[["Axes", Tensor], str], title: str, score: str) -> "Figure":
+    """Two rows of panels, one column per time: `draw(axes, order)` fills a panel and says its score."""
+    from matplotlib.figure import Figure
+
+    columns = len(frames.times)
+    figure = Figure(figsize=(1.55 * columns + 0.5, 4.1), layout="constrained")
+    grid = figure.subplots(2, columns, squeeze=False)
+    for row, (orders, name) in enumerate(((frames.order, "of the soft ranks"), (frames.predicted_order, "predicted"))):
+        for column, t in enumerate(frames.times):
+            axes = grid[row, column]
+            axes.set_xlabel(draw(axes, orders[column]), fontsize="small", labelpad=2)
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+            if row == 0:
+                axes.set_title({1.0: "t = 1 (noise)", 0.0: "t = 0"}.get(t, f"t = {t:.2g}"), fontsize="medium")
+        grid[row, 0].set_ylabel(name, fontsize="medium")
+    figure.suptitle(title)
+    figure.supxlabel(f"under each panel: {score}", fontsize="small", color="0.35")
+    return figure

@@ -1,0 +1,99 @@
+"""How to train: the options of `train`, checked, and the learning rate that they stand for."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from softrank_ext.checks import check_choice, check_integer, check_not_negative, check_number, check_share
+from softrank_ext.training import objectives
+
+SCHEDULES = ("cosine", "transformer", "constant")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train."""
+
+    iterations: int = 10_000
+    """Optimizer updates."""
+    batch_size: int = 64
+    """Instances per update, over all processes."""
+    draws: int = 1
+    """Noisy orders per instance and update; items are embedded once for all of them."""
+    times: Literal["drawn", "all"] = "drawn"
+    """Times that a noisy order is seen at: one drawn, or all times of the model's reverse process."""
+    objective: Literal["likelihood", "reinforce"] = "likelihood"
+    """Cross-entropy of the target order, or SymmetricDiffusers' objective for jigsaws."""
+    learning_rate: float = 4e-4
+    """Peak rate. SymmetricDiffusers' rate is (d_model * warmup)^-0.5 with the transformer schedule."""
+    schedule: Literal["cosine", "transformer", "constant"] = "cosine"
+    """After the warm-up: cosine decay, decay with the inverse square root, or no decay."""
+    warmup: int = 500
+    """Updates of linear warm-up."""
+    final_rate: float = 0.01
+    """Share of the peak rate that cosine decay ends at."""
+    weight_decay: float = 0.01
+    """Weight decay of AdamW."""
+    beta1: float = 0.9
+    """AdamW's decay of the mean gradient."""
+    beta2: float = 0.98
+    """AdamW's decay of the mean squared gradient."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0 for no limit."""
+    ema: float = 0.999
+    """Decay of the averaged weights that are saved and evaluated; 0 for the weights as they are."""
+    seed: int = 0
+    """Another seed, other data, noise and dropout."""
+    log_every: int = 50
+    """Updates between reports."""
+    checkpoint_every: int = 1000
+    """Updates between checkpoints."""
+    evaluate_every: int = 0
+    """Updates between evaluations on held-out instances; 0 for none."""
+    evaluate_count: int = 256
+    """Held-out instances of an evaluation."""
+    evaluate_steps: int | None = None
+    """Diffusion steps of an evaluation's samples, by default the model's own."""
+    evaluate_decode: Literal["greedy", "sample"] = "greedy"
+    """How an evaluation picks items."""
+    best_metric: str = "loss"
+    """The evaluated metric that the model in best/ is best at."""
+    best_is: Literal["lowest", "highest"] = "lowest"
+    """Which value of that metric is best."""
+    tensorboard: bool = False
+    """Write TensorBoard files as well."""
+    prefetch: bool = True
+    """Make the next batch in a thread while this one is trained on."""
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("iterations", 1), ("batch_size", 1), ("draws", 1), ("warmup", 0), ("log_every", 1),
+            ("checkpoint_every", 1), ("evaluate_every", 0), ("evaluate_count", 1),
+        ):  # fmt: skip
+            check_integer(name, getattr(self, name), least)
+        if self.evaluate_steps is not None:
+            check_integer("evaluate_steps", self.evaluate_steps, 1)
+        for name in ("learning_rate", "weight_decay", "clip"):
+            check_not_negative(name, getattr(self, name))
+        for name in ("beta1", "beta2", "ema"):
+            check_share(name, getattr(self, name))
+        check_number("final_rate", self.final_rate, "from 0 to 1", 0 <= self.final_rate <= 1)
+        for name, allowed in (
+            ("schedule", SCHEDULES), ("times", objectives.TIMES),
+            ("objective", tuple(objectives.OBJECTIVES)),
+            ("evaluate_decode", ("greedy", "sample")), ("best_is", ("lowest", "highest")),
+        ):  # fmt: skip
+            check_choice(name, getattr(self, name), allowed)
+
+
+def rate_at(iteration: int, config: TrainConfig) -> float:
+    """Learning rate of the optimizer's update number `iteration`, counted from 1."""
+    peak, warmup = config.learning_rate, config.warmup
+    if iteration < warmup:
+        return peak * iteration / warmup
+    if config.schedule == "constant":
+        return peak
+    if config.schedule == "transformer":
+        return peak * math.sqrt(max(warmup, 1) / iteration)
+    progress = (iteration - warmup) / max(config.iterations - warmup, 1)
+    return peak * (config.final_rate + (1 - config.final_rate) * (1 + math.cos(math.pi * progress)) / 2)

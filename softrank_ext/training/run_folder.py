@@ -1,0 +1,287 @@
+"""A training run: what changes while training, and the folder that it is kept in and resumed from.
+
+The folder: `last/` and `best/` are saved models, with averaged weights if config.ema is not 0;
+`last/training.safetensors` is what a run resumes from; `run.json` says what was asked; `metrics.jsonl` has a line per
+report.
+"""
+
+import copy
+import dataclasses
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from softrank_ext import model_folder
+from softrank_ext._libraries import build_info
+from softrank_ext.model import OrderModel, SoftRankModel
+from softrank_ext.tasks import Task
+from softrank_ext.training.config import TrainConfig, rate_at
+from softrank_ext.training.torchrun import Processes
+
+Model = OrderModel
+Resume = bool | Literal["auto", "restart"]
+RESUMES: tuple[Resume, ...] = (False, True, "auto", "restart")
+METRICS_FILE = "metrics.jsonl"
+RUN_FILE = "run.json"
+# A resumed run may change these: they do not touch the weights.
+_MAY_CHANGE = (
+    "log_every", "checkpoint_every", "evaluate_every", "evaluate_count", "evaluate_steps", "evaluate_decode",
+    "best_metric", "best_is", "tensorboard", "prefetch",
+)  # fmt: skip
+
+
+class Run:
+    """What changes while training: weights, their average, the optimizer, the iteration, the last and best results."""
+
+    def __init__(
+        self, model: Model, task: Task, config: TrainConfig, device: torch.device, loss_module: nn.Module
+    ) -> None:
+        self.model, self.task, self.config = model, task, config
+        self.device, self.loss_module = device, loss_module
+        self.average = copy.deepcopy(model) if config.ema > 0 else model
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(),
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
+            eps=1e-9,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+        self.iteration = 0
+        self.loss = math.nan
+        self.metrics: dict[str, float] = {}
+        self.best: float | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all iterations that were asked for are done."""
+        return self.iteration >= self.config.iterations
+
+    def update(self, loss: Tensor) -> Tensor:
+        """One optimizer update; returns the norm of the gradient before clipping."""
+        self.iteration += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        limit = self.config.clip or math.inf
+        gradient_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate_at(self.iteration, self.config)
+        self.optimizer.step()
+        if self.average is not self.model:
+            self._average_weights()
+        return gradient_norm
+
+    @torch.no_grad()
+    def _average_weights(self) -> None:
+        # Young averages follow quickly, or the first, random weights would linger in them.
+        decay = min(self.config.ema, (1 + self.iteration) / (10 + self.iteration))
+        torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1 - decay)
+        for averaged, buffer in zip(self.average.buffers(), self.model.buffers(), strict=True):
+            averaged.copy_(buffer)
+
+    def save(self, folder: Path, here: Processes) -> None:
+        """Write the checkpoint, by the first process; the others wait, so that none runs ahead of what is saved."""
+        if here.rank == 0:
+            model_folder.save_training(folder / "last", self.tensors(), self.state())
+            model_folder.save_pretrained(self.average, folder / "last")
+        here.wait()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors that a resumed run needs, by name."""
+        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        if self.average is not self.model:
+            tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
+        tensors |= {f"loss.{name}": tensor for name, tensor in self._loss_tensors().items()}
+        for name, parameter in self.model.named_parameters():
+            for key, tensor in self.optimizer.state[parameter].items():
+                tensors[f"optimizer.{key}.{name}"] = tensor
+        return tensors
+
+    def _loss_tensors(self) -> dict[str, Tensor]:
+        """What a loss keeps beside the model, such as running means."""
+        return {name: tensor for name, tensor in self.loss_module.named_buffers() if not name.startswith("model.")}
+
+    def state(self) -> dict[str, Any]:
+        """The rest that a resumed run needs, as JSON can hold it."""
+        return {
+            "iteration": self.iteration,
+            "best": self.best,
+            "config": dataclasses.asdict(self.config),
+            "model": {"model_type": self.model.model_type, **model_folder.config_to_json(self.model.config)},
+            "task": describe(self.task),
+        }
+
+    def load(self, folder: Path) -> None:
+        """Take everything from the checkpoint, once it is seen to belong to the same run."""
+        tensors, state = model_folder.load_training(folder / "last")
+        self._check_same(folder, state)
+        self.iteration, self.best = state["iteration"], state["best"]
+        for line in read_metrics(folder, self.iteration):
+            self.loss = line.get("loss", self.loss)
+            self.metrics = {
+                name.removeprefix("test_"): value for name, value in line.items() if name.startswith("test_")
+            } or self.metrics
+        self.model.load_state_dict(_with_prefix(tensors, "model."))
+        if self.average is not self.model:
+            self.average.load_state_dict(_with_prefix(tensors, "average."))
+        for name, tensor in self._loss_tensors().items():
+            tensor.copy_(tensors[f"loss.{name}"])
+        keys = sorted({name.split(".")[1] for name in tensors if name.startswith("optimizer.")})
+        entries = {
+            index: {key: tensors[f"optimizer.{key}.{name}"] for key in keys}
+            for index, (name, _) in enumerate(self.model.named_parameters())
+            if keys and f"optimizer.{keys[0]}.{name}" in tensors
+        }
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": entries, "param_groups": groups})
+
+    def _check_same(self, folder: Path, state: Mapping[str, Any]) -> None:
+        """Raise ValueError, naming the first difference, unless the saved state is of this model, task and config."""
+        now, saved = json.loads(json.dumps(self.state())), _upgraded(state, self.model)
+        # What came after the state was written has its default there; the model's config is read with them.
+        defaults = {"config": _defaults_of(self.config), "model": {}, "task": _defaults_of(self.task)}
+        for part in ("config", "model", "task"):
+            old, new = _flat(saved[part]), _flat(now[part])
+            for name in sorted(old.keys() | new.keys()):
+                before, after = old.get(name, defaults[part].get(name)), new.get(name)
+                if before != after and not (part == "config" and name in _MAY_CHANGE):
+                    raise ValueError(
+                        f"the run in {folder} has {name} = {before!r} ({part}), got {after!r}; resume with what it was "
+                        'started with, or start anew with resume="restart" (--restart)'
+                    )
+
+
+def _upgraded(state: Mapping[str, Any], model: OrderModel) -> dict[str, Any]:
+    """A saved state as this version would have written it for that model.
+
+    Before 0.2, noise_scale and reference were options of training, and still earlier the target was; they belong to the
+    process of the model's config now. What the data facts were was not written: they are taken to be the model's.
+    """
+    config, fields = dict(state["config"]), dict(state["model"])
+    names = {"noise_scale": "noise_scale", "reference": "prior"}
+    noise = {name: config.pop(old) for old, name in names.items() if old in config}
+    if "model_type" not in fields:
+        fields |= {"model_type": SoftRankModel.model_type, "target": config.pop("target", "clean")}
+    if fields["model_type"] != model.model_type:
+        return {**state, "config": config}
+    model_type = fields.pop("model_type")
+    known = model_folder.config_to_json(model_folder.config_from_json(model.config_type, fields))
+    if isinstance(known.get("process"), dict) and known["process"]["kind"] == "bridge":
+        known["process"] |= noise
+    if "data" in known and "data" not in fields:
+        known["data"] = model_folder.config_to_json(model.config)["data"]
+    return {**state, "config": config, "model": json.loads(json.dumps({"model_type": model_type, **known}))}
+
+
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the process and of the data facts by their full names, as process.noise_scale."""
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in ("process", "data") and isinstance(value, dict):
+            flat |= {f"{name}.{inner}": number for inner, number in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def has_run(folder: str | Path) -> bool:
+    """Whether the folder holds a run that can be resumed."""
+    return (Path(folder) / "last" / model_folder.TRAINING_FILE).exists()
+
+
+def open_run(folder: Path, run: Run, resume: Resume, here: Processes, command: str | None) -> None:
+    """Load the run to resume, or start its folder; trouble with the disk is found here, before training.
+
+    resume: as in `train`. A finished run is loaded and nothing is written.
+    """
+    is_there = here.is_anywhere(here.rank == 0 and has_run(folder))  # as the first process sees it
+    if is_there and resume is False:
+        raise ValueError(
+            f"{folder} already holds a run: resume=True (--resume) goes on with it, "
+            'resume="auto" (--auto-resume) goes on with a run or starts one, '
+            'resume="restart" (--restart) deletes it and starts anew; or choose another folder'
+        )
+    goes_on = resume is True or (resume == "auto" and is_there)
+    if goes_on:
+        run.load(folder)
+        if run.is_finished:
+            return
+    if here.rank == 0:
+        weights = sum(tensor.numel() * tensor.element_size() for tensor in run.model.state_dict().values())
+        # Weights, their average and two moments; the model in last/ and in best/; a little for headers and logs.
+        model_folder.check_space(folder, 6 * weights + 2**16)
+        if goes_on:
+            forget_later_lines(folder, run.iteration)
+        else:
+            if is_there:
+                _delete_run(folder)
+            record = {"command": command, **run.state(), "versions": build_info()}
+            (folder / RUN_FILE).write_text(json.dumps(record, indent=2) + "\n")
+    if not goes_on:
+        run.save(folder, here)
+
+
+def _delete_run(folder: Path) -> None:
+    """Delete what a run wrote, and nothing else; what says that there is a run goes last."""
+    for part in ("best", "tensorboard"):
+        shutil.rmtree(folder / part, ignore_errors=True)
+    (folder / METRICS_FILE).unlink(missing_ok=True)
+    for name in (model_folder.CONFIG_FILE, model_folder.WEIGHTS_FILE, model_folder.TRAINING_FILE):
+        (folder / "last" / name).unlink(missing_ok=True)
+
+
+def read_metrics(folder: Path, iteration: int) -> list[dict[str, float]]:
+    """The lines of metrics.jsonl up to an iteration; half a line, which a killed run may leave, is left out."""
+    path = folder / METRICS_FILE
+    lines = []
+    for text in path.read_text().splitlines() if path.exists() else []:
+        try:
+            line = json.loads(text)
+            if line["iteration"] <= iteration:
+                lines.append(line)
+        except (json.JSONDecodeError, KeyError):
+            continue
+    return lines
+
+
+def forget_later_lines(folder: Path, iteration: int) -> None:
+    """Drop what an interrupted run reported after the checkpoint that it resumes from."""
+    kept = read_metrics(folder, iteration)
+    (folder / METRICS_FILE).write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+
+def describe(task: Task) -> dict[str, Any]:
+    """A task's name and, if it is a dataclass, those of its fields that JSON can hold."""
+    described: dict[str, Any] = {"name": task.name}
+    names: list[str] = [field.name for field in dataclasses.fields(task)] if dataclasses.is_dataclass(task) else []
+    for name in names:
+        value = getattr(task, name)
+        value = str(value) if isinstance(value, Path) else value
+        if _is_plain(value):
+            described[name] = value
+    return described
+
+
+def _defaults_of(settings: Any) -> dict[str, Any]:
+    """Defaults of a dataclass's fields, those that JSON can hold, as it reads them."""
+    if not dataclasses.is_dataclass(settings):
+        return {}
+    defaults = {field.name: field.default for field in dataclasses.fields(settings) if _is_plain(field.default)}
+    read: dict[str, Any] = json.loads(json.dumps(defaults))
+    return read
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
