@@ -50,11 +50,14 @@ def test_the_fixed_place_has_no_probability(make_model):
         (pin([0, 2]), r"^row 1: constraints must name real items, 2 is padding$"),
         (pin([0, 1, 2]), r"^constraints must be Constraints, or a list of 2 \(None for no rules\), got "),
         ([0, 1], r"^constraints must be Constraints, or a list of 2 \(None for no rules\), got "),
-        (Constraints(pins={1: 0, 3: 0}), r"contradict each other: items 3 and 1 are both pinned to place 0"),
+        (Constraints(pins={1: 0, 3: 0}), r"contradict each other: items 1 and 3 are both pinned to place 0"),
         (Constraints(pins={1: 0, 3: -8}), r"constraints must name places from -7 to 6, got -8"),
         (Constraints(pins={1: 0}, forbidden=[(1, 0)]), r"item 1 is pinned to place 0, which is forbidden to it"),
-        ([Constraints(pins={1: 0}), None], r"^constraints must pin an item to place 0 in every row or in none$"),
-        ([Constraints(pins={1: 0}), Constraints(pins={1: 3})], r"must pin an item to place 0 in every row or in none$"),
+        ([Constraints(pins={1: 0}), None], r"in every row or in none, row 0 pins item 1 and row 1 none$"),
+        (
+            [Constraints(pins={1: 0}), Constraints(pins={1: 3})],
+            r"^constraints must pin an item to place 0 in every row or in none, row 0 pins item 1",
+        ),
     ],
 )
 def test_bad_first_items(make_model, constraints, message):
@@ -74,7 +77,7 @@ class TestFixedStart:
         def no_rules(*arguments):
             raise AssertionError("rules were made")
 
-        monkeypatch.setattr("softrank_ext.constraints._arrays_of", no_rules)
+        monkeypatch.setattr("softrank_ext.constraints.rules.arrays_of", no_rules)
 
     @pytest.mark.parametrize("decode", ("sample", "greedy"))
     @pytest.mark.parametrize(

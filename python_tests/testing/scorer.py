@@ -76,7 +76,7 @@ class Scorer(OrderModel):
 
     def bytes_per_sample(self, N: int) -> int:
         """An estimate."""
-        return 4 * N * self.config.d_model
+        return 4 * N * self.score.in_features
 
 
 class ScorerLoss(nn.Module):
