@@ -132,7 +132,7 @@ class SoftRankModel(OrderModel):
         """Scores (B, place, slot), those at a place given the order's picks before it: one teacher-forced pass.
 
         embedded: (B, N, D), slot by slot. order: (B, N) int64 over slots, real ones first (gpl and pl ignore it). Slots
-        that are no longer to be had, and padding, are not masked here.
+        that are already picked, and padding, are not masked here.
         """
         if self.config.head == "gpl":
             return self._gpl_scores(embedded, t, mask)
