@@ -27,6 +27,7 @@ TOP, LEVEL, SAMPLES = 3, 0.9, 500
 
 
 def law_of(qualities: Tensor) -> PlackettLuce:
+    """The law that ballots are drawn from."""
     return PlackettLuce(6 * qualities[..., 0])
 
 

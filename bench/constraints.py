@@ -3,8 +3,8 @@
     python bench/constraints.py [--parts speed violations] [--samples 100000] [--json] [--compare FILE]
 
 - speed: `sample` with 50 random order pairs against without, at N 50 and batch 64, in turns in one run (random weights:
-  d 128, ff 512, 8 heads, 3 + 4 layers), for one set of pairs and for a set per instance; windows, forbidden places and
-  groups beside it.
+  d 128, ff 512, 8 heads, 3 + 4 layers), for one set of pairs and for a set per instance; also windows, forbidden
+  places and groups.
 - violations: samples of a small random model under random pairs, pins, forbidden places and groups, a set of rules per
   instance, N 5 to 50; every rule is checked on every sample. The ratio of that row is the number broken.
 """

@@ -62,9 +62,12 @@ LARGE_PLACES = 1000
 def baseline_model(grid: int, task: SortWaves | Jigsaw) -> SoftRankModel:
     """The one-pass network of SymmetricDiffusers, with random weights."""
     torch.manual_seed(0)
-    settings: dict[str, Any] = dict(model_settings("jigsaw"))
-    settings["process"] = Riffle(visited_times(grid * grid), target="previous")
-    return SoftRankModel(replace(config_of(task), **settings))
+    settings = model_settings("jigsaw")
+    network: dict[str, Any] = {
+        name: settings[name] for name in ("head", "encoder_layers", "decoder_layers", "norm_first")
+    }
+    process = Riffle(visited_times(grid * grid), target="previous")
+    return SoftRankModel(replace(config_of(task), **network, process=process))
 
 
 def table_rows(grid: int, args: argparse.Namespace) -> list[report.Row]:
@@ -203,6 +206,7 @@ class Ready(torch.nn.Module):
     item_ndim = 1
 
     def forward(self, items: torch.Tensor) -> torch.Tensor:
+        """The items as they are."""
         return items
 
 

@@ -149,7 +149,7 @@ def run_row(table: str, row: Row, size: int, args: argparse.Namespace) -> bool:
         )
         lines.append({"line": line, **scores})
     result = {
-        "name": row.name, "size": size, "method": row.method, "model": dataclasses.asdict(trained.config),
+        "name": row.name, "size": size, "method": row.method, "model": model_folder.config_to_json(trained.config),
         "parameters": sum(parameter.numel() for parameter in trained.parameters()), "settings": settings,
         "updates": planned["iterations"], "seconds": training_seconds(folder), "training": dataclasses.asdict(config),
         "evaluations": lines,

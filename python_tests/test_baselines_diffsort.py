@@ -7,9 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from synthetic_tasks import SortNumbers
+from testing import pin
 from torch import nn
 
-from softrank_ext import model_folder, sample
+from softrank_ext import Beam, Constraints, model_folder, sample
 from softrank_ext.baselines.diffsort import (
     DiffSortConfig,
     DiffSortModel,
@@ -25,12 +26,13 @@ from softrank_ext.tasks.jigsaw import Jigsaw
 from softrank_ext.tasks.sorting import Sorting
 from softrank_ext.training import TrainConfig, train
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 NUMBERS = {"kind": "linear", "features": 1}
 NO_SAMPLES = torch.zeros(0, dtype=torch.int64)
 
 
 def loss_of(model: DiffSortModel, batch: Batch) -> torch.Tensor:
-    return model.loss_module()(batch, 0, NO_SAMPLES)[0]
+    return model.own_loss()(batch, 0, NO_SAMPLES)[0]
 
 
 def small_model(**changes: object) -> DiffSortModel:
@@ -265,9 +267,14 @@ def test_errors():
     items = torch.rand(2, 3, 1)
     with pytest.raises(ValueError, match=r'a diffsort model gives one order .* needs decode="greedy"'):
         sample(model, items)
-    with pytest.raises(ValueError, match="cannot let an item stand first by decree"):
-        sample(model, items, first=0, decode="greedy")
-    with pytest.raises(ValueError, match="cannot let an item stand first by decree"):
+    for constraints in (pin(0), Constraints(before=[(0, 1)])):
+        with pytest.raises(ValueError, match="a diffsort model sorts by scores: it takes no constraints"):
+            sample(model, items, constraints=constraints, decode="greedy")
+    with pytest.raises(ValueError, match=r"decode must not be Beam\(\.\.\.\) for a diffsort model"):
+        sample(model, items, decode=Beam(3))
+    with pytest.raises(ValueError, match="steps of this model must be its own 1, or None, got 5"):
+        sample(model, items, decode="greedy", steps=5)
+    with pytest.raises(ValueError, match="a diffsort model sorts by scores: it takes no fixed first item"):
         loss_of(model, SortNumbers(3, first=True).training_batch(0, 0, 2))
     with pytest.raises(ValueError, match="the hard term needs whole orders"):
         loss_of(model, SortNumbers(3, known=2).training_batch(0, 0, 2))

@@ -212,13 +212,13 @@ def test_empty_batches_and_single_items(network):
 def test_errors():
     with pytest.raises(ValueError, match="network must be one of 'odd-even', 'bitonic', got 'shell'"):
         make_network("shell", 3)
-    with pytest.raises(ValueError, match="a sorting network needs at least one wire, got 0"):
+    with pytest.raises(ValueError, match="N must be an integer of at least 1, got 0"):
         make_network("bitonic", 0)
     with pytest.raises(ValueError, match=r"swap must be one of .*'optimal', got 'step'"):
         keep_probability(torch.zeros(2), "step", 1.0)
-    with pytest.raises(ValueError, match=r"scores must be \(B, N\) float, got \(2, 3\) torch.int64"):
+    with pytest.raises(ValueError, match=r"scores must be a \(B, N\) tensor of .* float64, got \(2, 3\) int64"):
         soft_sort(torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(ValueError, match="steepness must be positive and finite, got 0"):
         soft_sort(torch.zeros(2, 3), steepness=0.0)
-    with pytest.raises(ValueError, match=r"counts must be \(2,\) int64, got \(3,\) torch.int64"):
+    with pytest.raises(ValueError, match=r"counts must be a \(2,\) tensor of int64, got \(3,\) int64"):
         soft_sort(torch.zeros(2, 3), counts=torch.ones(3, dtype=torch.int64))

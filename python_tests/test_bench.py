@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import torch
 from synthetic_data import write_cifar10, write_mnist
 
-from softrank_ext import SoftRankConfig, SoftRankModel, sample
+from softrank_ext import Bridge, SoftRankConfig, SoftRankModel, sample
 from softrank_ext.training import loss_of
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -58,6 +59,26 @@ def test_ops_benchmark_runs_and_compares(tmp_path):
     assert worse.returncode == 1
     assert worse.stderr.count("fell to") == len(rows)
     json.loads(worse.stdout)
+
+
+@pytest.mark.parametrize("path", sorted(BENCH.rglob("*.py")), ids=lambda path: path.name)
+def test_only_timing_holds_the_clock(path):
+    assert path.name == "timing.py" or not re.search(
+        r"\bperf_counter|\btime\.time\b|^import time\b", path.read_text(), re.M
+    )
+
+
+@pytest.mark.parametrize("name", ["bundle", "demo_items", "deliveries", "figures", "readme"])
+def test_scripts_that_make_things_start_by_themselves(name):
+    run = _run_script(f"making/{name}.py", "--help")
+    assert run.returncode == 0 and run.stdout.startswith(f"usage: {name}.py"), run.stderr
+
+
+def test_markdown_tables_align_numbers_to_the_right(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    report = importlib.import_module("report")
+    lines = report.markdown_table(("a", "b", "c"), [(1, "x", 2.5)], numbers_from=2)
+    assert lines == ["| a | b | c |", "| --- | --- | ---: |", "| 1 | x | 2.5 |"]
 
 
 def test_compare_allows_for_noise(monkeypatch):
@@ -117,10 +138,10 @@ def test_operations_of_a_sample_are_counted(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCH))
     runtime = importlib.import_module("runtime")
     config = SoftRankConfig(
-        d_model=4, feed_forward=8, heads=2, encoder_layers=1, decoder_layers=1, steps=1,
+        d_model=4, feed_forward=8, heads=2, encoder_layers=1, decoder_layers=1, process=Bridge(sampling_steps=1),
         embedder={"kind": "linear", "features": 2},
     )  # fmt: skip
-    drawn = sample(SoftRankModel(config), torch.rand(3, 2, 2))
+    drawn = sample(SoftRankModel(config), torch.rand(3, 2, 2), seed=0)
     flops, weight_bytes = runtime.work_of(config, 2, drawn)
     encoder = 2 * (2 * (64 + 64) + 4 * 2 * 4)  # two tokens: four products 4 x 4, two 4 x 8; attention to two slots
     decoder = 2 * (96 + 64) + 4 * 4 * 3 + 2 * 2 * 4  # six products 4 x 4, two 4 x 8; attention; scores of two slots
@@ -144,7 +165,7 @@ def tables(monkeypatch):
     return importlib.import_module("tables")
 
 
-def test_tables_are_made_and_gone_on_with(tables, tmp_path, monkeypatch, capsys):
+def test_tables_are_made_and_resumed(tables, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SOFTRANK_DATA", str(write_mnist(tmp_path / "data")))
     runs, output = tmp_path / "runs", tmp_path / "results"
     words = ["--budget", "0.002", "--batch-size", "2", "--count", "4", "--threads", str(torch.get_num_threads())]
@@ -162,7 +183,7 @@ def test_tables_are_made_and_gone_on_with(tables, tmp_path, monkeypatch, capsys)
     assert rows["DiffSort"]["training"]["schedule"] == "cosine"
     text = (output / "table_sorting.md").read_text()
     assert "| 9 | DiffSort |" in text and "| 0.5555 |" in text and record["note"] in text
-    # A row that is done is not done again; one that was killed goes on from its checkpoint.
+    # A row that is done is not done again; one that was killed is resumed from its checkpoint.
     done, killed = (runs / "sorting" / f"{name}-9" for name in ("DiffSort", "Lehmer-code"))
     before = (done / "result.json").stat().st_mtime_ns
     plan = json.loads((killed / "plan.json").read_text())
@@ -189,7 +210,7 @@ def test_every_row_of_every_table_makes_a_model(tables, tmp_path, monkeypatch):
     words = ["--budget", "1", "--runs", str(tmp_path), "--instances", "2", "--count", "2", "--table", "sorting"]
     args = tables._parser().parse_args(words)
     # Lines that are the paper's.
-    numbers = {"sorting": 5, "tsp": 3, "jigsaw": 3, "ablation": 10, "ablation-jigsaw": 0, "reference": 8}
+    numbers = {"sorting": 5, "tsp": 3, "jigsaw": 3, "ablation": 10, "ablation-jigsaw": 0, "prior": 8}
     for name, table in tables.TABLES.items():
         size = table.sizes[0]
         task = tables.task_of(name, size, args)
@@ -200,6 +221,8 @@ def test_every_row_of_every_table_makes_a_model(tables, tmp_path, monkeypatch):
             loss_of(model, config)  # raises if the objective does not go with the network
             for key, value in row.model.items():
                 assert getattr(model.config, key) == value
+            for key, value in row.process.items():
+                assert getattr(model.config.process, key) == value
         lines = [numbers for row in table.rows for numbers in row.paper.values()]
         assert len(lines) == numbers[name]
         assert all(tuple(line) == table.sizes for line in lines)

@@ -22,7 +22,7 @@ def test_all_cases_with_one_model_missing(weights, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert main(["demo", "--weights", str(weights), "--output", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
-    assert "Skipped: no model jigsaw-4x4." in printed
+    assert "jigsaw-4x4 skipped: no such model." in printed
     table = [line.split() for line in printed.splitlines()[1:8]]
     assert [line[:4] for line in table] == [
         ["sorting", "9", "64", "1"], ["sorting", "32", "64", "1"], ["tsp", "20", "16", "1"], ["tsp", "20", "16", "16"],

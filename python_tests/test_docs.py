@@ -1,6 +1,8 @@
 """The code of README.md and docs/ runs, page by page, and the commands and links on the pages exist."""
 
 import ast
+import contextlib
+import io
 import re
 import shlex
 from functools import lru_cache
@@ -57,9 +59,6 @@ def softrank_words(line: str) -> list[str]:
 @lru_cache
 def help_of(*words: str) -> str:
     """What a command prints for --help."""
-    import contextlib
-    import io
-
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         softrank([*words, "--help"])
     return printed.getvalue()
@@ -73,10 +72,13 @@ def unknown_options(words: list[str]) -> list[str]:
     """Options that the command's --help does not list; raises KeyError if there is no such command."""
     path, commands = [], COMMANDS
     while isinstance(commands, dict):
-        commands = commands[words[len(path)]]
-        path.append(words[len(path)])
-    if "--method" in words:
-        path += ["--method", words[words.index("--method") + 1]]
+        word = words[len(path)] if len(words) > len(path) else "--"
+        if path and (word.startswith("--") or word.isupper()):  # left open, or a placeholder: any will do
+            word = next(iter(commands))
+        commands = commands[word]
+        path.append(word)
+    method = words[words.index("--method") + 1] if "--method" in words else "NAME"
+    path += [] if method.isupper() else ["--method", method]
     listed = set(re.findall(r"--[a-z][\w.-]*", help_of(*path)))
     return [option for option in options_of(words) if option not in listed | {"--help"}]
 
@@ -103,10 +105,10 @@ def test_calls_fit_on_one_line(page):
     for block in code_blocks(page, "python"):
         calls = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
         assert all(call.lineno == call.end_lineno for call in calls)
-        assert all(len(line) <= 140 for line in block.splitlines())
+        assert all(len(line) <= 120 for line in block.splitlines())
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])  # which has old ones
 def test_commands_of_page_exist(page):
     for line in shell_lines(page):
         if words := softrank_words(line):
@@ -118,7 +120,7 @@ def test_commands_of_page_exist(page):
 
 
 def test_unknown_commands_and_options_are_noticed():
-    assert unknown_options(["walk", "--noise-scale", "0.2"]) == []
+    assert unknown_options(["walk", "--process.noise-scale", "0.2"]) == []
     assert unknown_options(["walk", "--noise-scales", "0.2"]) == ["--noise-scales"]
     with pytest.raises(KeyError):
         unknown_options(["wander"])

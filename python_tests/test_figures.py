@@ -67,7 +67,7 @@ def test_readme_gets_the_output_of_the_demo(readme, weights, tmp_path, monkeypat
     monkeypatch.setattr(pretrained, "BUNDLED", weights)
     parts = readme.parts_of(tmp_path, weights)
     text = parts["demo"]()
-    assert text.startswith("```text\n$ softrank demo\ntask ") and "Skipped: no model tsp" in text
+    assert text.startswith("```text\n$ softrank demo\ntask ") and "tsp skipped: no such model." in text
     assert "outputs/demo" in text
     assert {path.name for path in tmp_path.glob("*.png")} == {"sorting-9.png", "jigsaw-9.png"}
     pictures = parts["pictures"]()

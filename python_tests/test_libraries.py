@@ -40,7 +40,7 @@ def test_import_without_libraries_says_what_to_do(uncompiled):
     assert run.returncode != 0
     last = run.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: softrank_ext is not compiled: _ops.so is missing from ")
-    assert "Run `pip install .` in the source tree" in last
+    assert "Run `pip install -e .` in the source tree" in last
     assert last.endswith("or set SOFTRANK_EXT_REFERENCE=1 to run on the slow plain-torch reference.")
 
 

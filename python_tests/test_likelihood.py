@@ -7,27 +7,24 @@ from itertools import permutations, product
 import pytest
 import torch
 from scipy import stats
+from testing import all_orders, counts_of, pin
 from torch import Tensor
 
-from softrank_ext import SoftRankModel, sample
+from softrank_ext import Bridge, Draw, Greedy, Riffle, SoftRankModel, sample
 from softrank_ext.likelihood import log_likelihood
 from softrank_ext.permutations import arrange, ranks_of
 from softrank_ext.processes.bridge import lift_to_grid, time_grid
 
-ORDERS = torch.tensor(list(permutations(range(4))))
+pytestmark = pytest.mark.usefixtures("one_thread")
+ORDERS = all_orders(4)
 ITEMS = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.5, 0.4], [0.1, 0.3]], dtype=torch.float64)
 STEPS = 3
 DRAWS = 6000
+QUIET = Bridge(noise_scale=0.3, sampling_steps=STEPS)
 
 
 def estimate_all(model, guidance: float, num_samples: int, **settings: object):
-    return log_likelihood(
-        model, ITEMS.expand(24, 4, 2), ORDERS, guidance=guidance, num_samples=num_samples, steps=STEPS, **settings
-    )
-
-
-def counts_of(order: Tensor) -> list[int]:
-    return [int((order == candidate).all(-1).sum()) for candidate in ORDERS]
+    return log_likelihood(model, ITEMS.expand(24, 4, 2), ORDERS, guidance=guidance, num_samples=num_samples, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +36,9 @@ def draws():
 @pytest.mark.parametrize("guidance", [0.3, 0.0])
 def test_probabilities_of_all_orders_against_sample(make_model, guidance, head, carry, draws):
     model = make_model(head)
-    settings = {"noise_scale": 0.3, "carry": carry, "temperature": 0.5 if head == "pl" else 0.3}
+    settings = {"process": replace(QUIET, carry=carry), "decode": Draw(0.5 if head == "pl" else 0.3)}
     if (head, carry) not in draws:
-        drawn = sample(model, ITEMS, num_samples=DRAWS, steps=STEPS, seed=1, **settings).order
+        drawn = sample(model, ITEMS, num_samples=DRAWS, seed=1, **settings).order
         draws[head, carry] = counts_of(drawn)
     counts = draws[head, carry]
     estimate = estimate_all(model, guidance, 1000, seed=2, **settings)
@@ -54,11 +51,11 @@ def test_probabilities_of_all_orders_against_sample(make_model, guidance, head, 
 
     def p_value(expected: Tensor) -> float:
         """Of the differences to the histogram, whose variance is that of the counts and that of the estimates."""
-        share = torch.tensor(counts) / DRAWS
+        share = counts / DRAWS
         variance = share * (1 - share) / DRAWS + errors**2
         return float(stats.chi2.sf(float(((share - expected) ** 2 / variance).sum()), 23))
 
-    assert min(counts) > 5
+    assert int(counts.min()) > 5
     assert p_value(probabilities) > 1e-3
     # Negative control: the probability of the inverse order.
     inverse = [ORDERS.tolist().index(order) for order in ORDERS.argsort(1).tolist()]
@@ -101,9 +98,7 @@ def test_two_steps_against_sums_written_out(make_model):
     with torch.no_grad():
         expected, error = exact_two_step_probabilities(model, 0.5, draws=1000)
     for guidance in (0.3, 0.0):
-        estimate = log_likelihood(
-            model, ITEMS.expand(24, 4, 2), ORDERS, guidance=guidance, num_samples=1000, steps=2, noise_scale=0.5
-        )
+        estimate = log_likelihood(model, ITEMS.expand(24, 4, 2), ORDERS, guidance=guidance, num_samples=1000, steps=2)
         off = estimate.log_prob.exp() - expected
         both = (error**2 + (estimate.log_prob.exp() * estimate.standard_error) ** 2).sqrt()
         assert (off / both).abs().max() < 4
@@ -139,31 +134,31 @@ def test_standard_error_is_the_spread_of_estimates(make_model):
     model = make_model("pointer", torch.float64)
     many = 60
     order = ORDERS[9].expand(many, 4)
-    estimate = log_likelihood(model, ITEMS.expand(many, 4, 2), order, num_samples=200, steps=STEPS, noise_scale=0.3)
+    estimate = log_likelihood(model, ITEMS.expand(many, 4, 2), order, num_samples=200, process=QUIET)
     spread = estimate.log_prob.std().item()
     assert 0.7 < estimate.standard_error.mean().item() / spread < 1.4
     # A lower bound on average: fewer samples give lower values.
     few = log_likelihood(
-        model, ITEMS.expand(2000, 4, 2), ORDERS[9].expand(2000, 4), num_samples=2, inner_samples=1, steps=STEPS,
-        noise_scale=0.3,
+        model, ITEMS.expand(2000, 4, 2), ORDERS[9].expand(2000, 4), num_samples=2, inner_samples=1,
+        process=QUIET,
     )  # fmt: skip
     assert few.log_prob.mean() < estimate.log_prob.mean() - 3 * few.log_prob.std() / math.sqrt(2000)
     assert abs(few.log_prob.exp().mean() - estimate.log_prob.exp().mean()) < 4 * few.log_prob.exp().std() / 44
 
 
-def test_first_by_decree_and_padding(make_model):
-    model = make_model("pointer", torch.float64)
+def test_a_fixed_start_and_padding(make_model):
+    model = make_model("pointer", torch.float64, fixed_start=True)
     items = torch.cat((ITEMS[:2], torch.full((1, 2), 7.0, dtype=torch.float64), ITEMS[2:]))
     mask = torch.tensor([True, True, False, True, True])
     orders = torch.tensor([[3, *rest, 2] for rest in permutations([0, 1, 4])])
-    settings = {"steps": STEPS, "noise_scale": 0.3}
-    drawn = sample(model, items[None], mask=mask[None], first=3, num_samples=6_000, seed=1, **settings).order[0]
+    options = {"constraints": pin(3), "num_samples": 6_000, "seed": 1, "process": QUIET}
+    drawn = sample(model, items[None], mask=mask[None], **options).order[0]
     share = torch.tensor([int((drawn == order).all(1).sum()) for order in orders]) / 6_000
     assert share.sum() == 1
     for guidance in (0.3, 0.0):
         estimate = log_likelihood(
-            model, items.expand(6, 5, 2), orders, mask=mask.expand(6, 5), first_by_decree=True, guidance=guidance,
-            num_samples=1000, **settings,
+            model, items.expand(6, 5, 2), orders, mask=mask.expand(6, 5), guidance=guidance, num_samples=1000,
+            process=QUIET,
         )  # fmt: skip
         probabilities = estimate.log_prob.exp()
         variance = share * (1 - share) / 6_000 + (probabilities * estimate.standard_error) ** 2
@@ -185,9 +180,13 @@ def test_errors_say_what_is_wanted(make_model):
         ({"guidance": 1.0}, "guidance must be at least 0 and below 1, got 1.0"),
         ({"num_samples": 1}, "num_samples must be an integer of at least 2, got 1"),
         ({"inner_samples": 0}, "inner_samples must be an integer of at least 1, got 0"),
-        ({"noise_scale": 0.0}, "noise_scale must be positive and finite, or guidance 0"),
-        ({"temperature": 0.0}, "temperature must be positive"),
-        ({"carry": "folded"}, "carry must be one of"),
+        ({"process": Bridge(noise_scale=0.0)}, "noise_scale must be positive, or guidance 0, got 0"),
+        ({"decode": Greedy()}, r"decode must be Draw\(temperature\): the likelihood is that of draws, got Greedy\(\)"),
+        ({"decode": "sample"}, r"decode must be Draw\(temperature\)"),
+        ({"process": Riffle((0, 2))}, "process must be of the model's own kind and target"),
+        ({"process": Bridge(0.2), "steps": 2}, "steps must be left out or agree"),
+        ({"fixed_start": True}, "fixed_start is for models trained with a fixed start, this one was not"),
+        ({"seed": None}, "seed must be a 64-bit integer, got None"),
     ):
         with pytest.raises(ValueError, match=match):
             log_likelihood(model, items, order, **settings)
@@ -195,6 +194,32 @@ def test_errors_say_what_is_wanted(make_model):
         log_likelihood(model, items, torch.tensor([[1, 1, 2, 0], [1, 3, 2, 0]]))
     with pytest.raises(ValueError, match=r"order must be \(B, N\) = \(2, 4\), got \(1, 4\)"):
         log_likelihood(model, items, order[:1])
-    config = replace(model.config, process="riffle", visited=(0, 2, 5), head="gpl", decoder_layers=0)
-    with pytest.raises(ValueError, match='model must be a SoftRankModel of process "soft-rank" and target "clean"'):
+    config = replace(model.config, process=Riffle((0, 2, 5)), head="gpl", decoder_layers=0)
+    with pytest.raises(ValueError, match='process must be a Bridge whose target is "clean", got Riffle'):
         log_likelihood(SoftRankModel(config), items, order)
+    stepwise = SoftRankModel(replace(model.config, process=Bridge(target="previous")))
+    with pytest.raises(ValueError, match='process must be a Bridge whose target is "clean", got Bridge'):
+        log_likelihood(stepwise, items, order)
+    with pytest.raises(ValueError, match="model must be a SoftRankModel, got Linear"):
+        log_likelihood(torch.nn.Linear(2, 2), items, order)
+
+
+def test_the_process_is_the_model_s_own(make_model):
+    items, order = torch.rand(1, 5, 2), torch.tensor([[2, 0, 4, 1, 3]])
+    own, asked = (
+        log_likelihood(make_model("pointer", process=process), items, order, num_samples=4, **options).log_weights
+        for process, options in ((QUIET, {}), (Bridge(), {"process": QUIET}))
+    )
+    assert torch.equal(own, asked)
+    default = log_likelihood(make_model("pointer"), items, order, num_samples=4, steps=STEPS).log_weights
+    assert not torch.equal(own, default)
+
+
+def test_the_start_is_fixed_as_the_model_was_trained(make_model):
+    items, order = torch.rand(1, 5, 2), torch.tensor([[2, 0, 4, 1, 3]])
+    tours, plain = make_model("pointer", fixed_start=True), make_model("pointer")
+    free = log_likelihood(plain, items, order, num_samples=4).log_weights
+    assert torch.equal(log_likelihood(tours, items, order, num_samples=4, fixed_start=False).log_weights, free)
+    fixed = log_likelihood(tours, items, order, num_samples=4).log_weights
+    assert torch.equal(log_likelihood(tours, items, order, num_samples=4, fixed_start=True).log_weights, fixed)
+    assert not torch.equal(fixed, free)

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import stat
 from dataclasses import replace
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from softrank_ext import SoftRankModel, model_folder
+from softrank_ext import Bridge, SoftRankModel, model_folder
 from softrank_ext.model import HEADS, SoftRankConfig
 
 
@@ -76,12 +78,34 @@ def test_embedder_of_the_users_own(tmp_path):
     assert torch.equal(read.embed(items), model.embed(items))
 
 
-def test_bundled_models_are_found_by_name(folder, monkeypatch):
-    monkeypatch.setattr(model_folder, "BUNDLED", folder.parent)
-    assert model_folder.bundled_names() == ["saved"]
-    assert SoftRankModel.from_pretrained("saved").config.head == "pointer"
-    with pytest.raises(FileNotFoundError, match=r"mnist is neither a folder nor a bundled model \(bundled: saved\)"):
-        SoftRankModel.from_pretrained("mnist")
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_files_have_the_permissions_of_the_umask(make_model, tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        for _ in range(2):  # new files, and files in the place of others
+            make_model("pointer").save_pretrained(tmp_path)
+            model_folder.save_training(tmp_path, {"a": torch.zeros(2)}, {})
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(("config.json", "model.safetensors", "training.safetensors"), mode)
+
+
+def test_configs_of_before_0_2_are_read(folder):
+    """Bits of their networks are the same, so are the processes that they meant."""
+    path = folder / "config.json"
+    fields = json.loads(path.read_text())
+    del fields["process"], fields["data"], fields["time_steps"], fields["model_type"]
+    path.write_text(json.dumps({**fields, "steps": 7, "process": "soft-rank", "target": "clean", "visited": None}))
+    config = SoftRankModel.from_pretrained(folder).config
+    assert config.process == Bridge(sampling_steps=7) and config.time_steps == 7
+
+
+def test_unknown_model_types_are_told(folder):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "oracle"}))
+    with pytest.raises(ValueError, match=r"config\.json: model_type must be one of soft-rank, .*, got 'oracle'"):
+        model_folder.load_model(folder)
 
 
 def test_half_the_size(make_model, tmp_path):
@@ -111,9 +135,7 @@ def test_vectors_of_half_precision_are_refused(folder):
         SoftRankModel.from_pretrained(folder)
 
 
-def test_missing_files(folder, tmp_path):
-    with pytest.raises(FileNotFoundError, match="is neither a folder nor a bundled model"):
-        SoftRankModel.from_pretrained(tmp_path / "nowhere")
+def test_missing_files(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"model\.safetensors is missing: a saved model is a folder with"):
         SoftRankModel.from_pretrained(folder)

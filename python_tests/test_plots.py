@@ -190,6 +190,25 @@ def test_answers_have_an_order_of_their_own():
     assert listed == [["1", "3", "2", "0"], ["1", "3", "2", "0"], ["1", "0", "3", "2"]]
 
 
+def test_padding_is_left_out_of_answers():
+    pytest.importorskip("matplotlib")
+    mask = torch.tensor([True, True, False, True, True])  # item 2 is padding, and what was 2 and 3 is 3 and 4
+    padded = torch.tensor([0, 1, 3, 4])[SAMPLES]
+    padded = torch.cat((padded, torch.full((len(padded), 1), 2)), 1)
+    for order in (None, answers.consensus(padded, mask=mask)):
+        figures = (
+            show.plot_pairwise(answers.pairwise(padded, mask=mask), order),
+            show.plot_top_k(answers.top_k(padded, 2, mask=mask), order),
+            show.plot_rank_interval(answers.rank_interval(padded, mask=mask), order),
+        )
+        for figure in figures:
+            labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+            assert labels[0] == "1" and sorted(labels) == ["0", "1", "3", "4"]
+        assert figures[1].axes[0].get_title() == "P(among the first 2)"
+        bars = [bar.get_width() for bar in figures[1].axes[0].patches]
+        assert bars == pytest.approx([1.0, 0.5, 0.3, 0.2])
+
+
 def test_answers_of_several_instances_are_refused():
     several = torch.stack((SAMPLES, SAMPLES))
     for plot, answer in (

@@ -31,7 +31,7 @@ def test_the_first_item_stands_first(make_model, head, engine):
     for point in samples.trajectory:
         assert (point.soft_ranks.gather(-1, first[:, None, None].expand(6, 20, 1)) == 0).all()
         assert (point.order[..., 0] == first[:, None]).all()
-    again = sample(model, items[1:2], mask=mask[1:2], constraints=pin(6), first_sample=20, **options)
+    again = sample(model, items[1:2], mask=mask[1:2], constraints=pin(6), num_samples=20, first_sample=20, seed=0)
     assert torch.equal(again.order[0], samples.order[1])
 
 

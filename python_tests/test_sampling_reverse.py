@@ -55,7 +55,7 @@ def test_one_step_draws_from_the_prediction(make_model, head, temperature):
 def test_several_steps_agree_with_a_loop_by_hand(make_model, prior, carry):
     """The last two states and the result, compared as one distribution over 6 x 6 x 6 cells."""
     torch.manual_seed(6)
-    model, items, draws = make_model("pointer"), torch.randn(1, 3, 2), 10_000
+    model, items, draws = make_model("pointer"), torch.randn(1, 3, 2), 20_000
 
     def counts_of_samples(noise_scale: float) -> Tensor:
         process = Bridge(noise_scale, prior, carry, sampling_steps=3)

@@ -104,7 +104,7 @@ def test_same_samples_however_they_are_computed(make_model, head, decode):
 
 @pytest.mark.parametrize("decode", ("sample", "greedy"))
 def test_batch_split_in_float32(make_model, decode):
-    """Rounding differs between batch sizes, so a rare draw may change: at most 1 in 100 (head of `sampling.reverse`)."""
+    """Rounding differs between batch sizes, so a rare draw may change: at most 1 in 100 (head of sampling.reverse)."""
     torch.manual_seed(4)
     model, items = make_model("pointer"), torch.randn(200, 8, 2)
     whole = sample(model, items, decode=decode, seed=0)

@@ -1,8 +1,13 @@
 """Reading MNIST and CIFAR-10 from disk; nothing is downloaded unasked."""
 
+import gzip
+import hashlib
 import os
 import pickle
 import sys
+import tarfile
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,10 +84,95 @@ def test_download_asks_torchvision_for_the_folder(monkeypatch, tmp_path):
         data.download("imagenet", tmp_path)
 
 
-def test_download_without_torchvision_says_how_to_get_it(monkeypatch, tmp_path):
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """Serves the folder `served` on this machine; `server(name)` is a file's address, `server.asked` what was asked."""
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(ImportError, match="downloading needs torchvision: pip install torchvision"):
-        data.download("mnist", tmp_path)
+    (tmp_path / "served").mkdir()
+    asked = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, directory=str(tmp_path / "served"))
+
+        def do_GET(self):
+            asked.append(self.path.removeprefix("/"))
+            super().do_GET()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        yield SimpleNamespace(
+            url=f"http://127.0.0.1:{http.server_address[1]}/", folder=tmp_path / "served", asked=asked
+        )
+        http.shutdown()
+        thread.join()
+
+
+def md5_of(path: Path) -> str:
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def test_download_without_torchvision(server, tmp_path, monkeypatch):
+    """MNIST as four files, CIFAR-10 as an archive of which only the known files are taken."""
+    write_mnist(tmp_path / "made")
+    sources = []
+    for part in ("train", "t10k"):
+        for kind in ("images-idx3", "labels-idx1"):
+            name = f"{part}-{kind}-ubyte"
+            made, served = tmp_path / "made" / "MNIST" / "raw" / name, server.folder / f"{name}.gz"
+            packed = made.with_name(f"{name}.gz")
+            served.write_bytes(packed.read_bytes() if packed.exists() else gzip.compress(made.read_bytes()))
+            sources.append(data.Source(f"MNIST/raw/{name}.gz", (f"{server.url}{name}.gz",), md5_of(served)))
+    write_cifar10(tmp_path / "made")
+    (tmp_path / "made" / "cifar-10-batches-py" / "readme.html").write_text("not asked for")
+    archive = server.folder / "cifar.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "made" / "cifar-10-batches-py", "cifar-10-batches-py")
+    names = tuple(f"cifar-10-batches-py/{name}" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"))
+    cifar = data.Source("cifar.tar.gz", (f"{server.url}cifar.tar.gz",), md5_of(archive), names)
+    monkeypatch.setattr(data, "SOURCES", {"mnist": tuple(sources), "cifar10": (cifar,)})
+
+    root = tmp_path / "new" / "root"
+    assert data.download("mnist", root) == root
+    assert torch.equal(data.mnist(True, root)[0], data.mnist(True, tmp_path / "made")[0])
+    assert torch.equal(data.mnist(False, root)[1], data.mnist(False, tmp_path / "made")[1])
+    data.download("cifar10", root)
+    assert torch.equal(data.cifar10(True, root), data.cifar10(True, tmp_path / "made"))
+    assert not (root / "cifar-10-batches-py" / "readme.html").exists()
+    assert sorted(server.asked) == sorted([f"{source.path.split('/')[-1]}" for source in sources] + ["cifar.tar.gz"])
+    data.download("mnist", root)  # all is there
+    data.download("cifar10", root)
+    assert len(server.asked) == 5
+    assert list(root.rglob("*.part")) == []
+
+
+def test_downloads_try_mirrors_and_check_sums(server, tmp_path):
+    (server.folder / "right").write_bytes(b"right")
+    (server.folder / "wrong").write_bytes(b"wrong")
+    right = md5_of(server.folder / "right")
+    urls = tuple(server.url + name for name in ("missing", "wrong", "right"))
+    data.fetch([data.Source("a/b", urls, right)], tmp_path)
+    assert (tmp_path / "a" / "b").read_bytes() == b"right" and server.asked == ["missing", "wrong", "right"]
+    (tmp_path / "a" / "b").write_bytes(b"damaged")
+    data.fetch([data.Source("a/b", urls[2:], right)], tmp_path)
+    assert (tmp_path / "a" / "b").read_bytes() == b"right"
+    with pytest.raises(OSError, match=rf"cannot download c; put it at .*/c by hand\. Tried {server.url}missing: HTTP "
+                       rf"Error 404: .*; {server.url}wrong: its MD5 sum must be {right}, got "):  # fmt: skip
+        data.fetch([data.Source("c", urls[:2], right)], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == []
+
+
+@pytest.mark.skipif(not REAL, reason="needs SOFTRANK_DATA, a folder with MNIST and CIFAR-10")
+def test_known_sums_are_those_of_the_real_files():
+    for source in data.SOURCES["mnist"]:
+        path = Path(REAL) / source.path
+        assert not path.exists() or md5_of(path) == source.md5
+    (cifar,) = data.SOURCES["cifar10"]
+    assert all((Path(REAL) / name).exists() for name in cifar.unpacked)
 
 
 def test_cuda_torchvision_beside_cpu_torch(monkeypatch, tmp_path):

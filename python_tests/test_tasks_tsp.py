@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from softrank_ext import SoftRankConfig, SoftRankModel, metrics, model_folder, sample
+from softrank_ext import Constraints, SoftRankConfig, SoftRankModel, metrics, model_folder, sample
 from softrank_ext._libraries import uses_reference
 from softrank_ext.evaluation import evaluate
 from softrank_ext.model import DataFacts
@@ -37,6 +37,7 @@ REAL = os.environ.get("SOFTRANK_DATA", "")
 # A square walked round counter-clockwise by 2, 0, 3, 1.
 SQUARE = torch.tensor([[0.9, 0.1], [0.1, 0.8], [0.1, 0.1], [0.9, 0.9]], dtype=torch.float64)
 TOUR = torch.tensor([2, 0, 3, 1])
+TOURS = DataFacts(symmetry="tour", fixed_start=True)
 
 
 @pytest.fixture
@@ -194,7 +195,9 @@ def test_batches_of_several_files(files):
 def test_a_run_on_several_files_resumes_to_the_same_weights(files, tmp_path, monkeypatch):
     def model():
         torch.manual_seed(0)
-        config = SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "points"})
+        config = SoftRankConfig(
+            16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "points"}, data=TOURS
+        )
         return SoftRankModel(config)
 
     task = TSP(training_file=files, rotations=True)
@@ -222,7 +225,7 @@ def test_a_run_on_several_files_resumes_to_the_same_weights(files, tmp_path, mon
 
 def test_a_run_from_before_an_option_resumes_with_its_default(files, tmp_path, monkeypatch):
     torch.manual_seed(0)
-    sizes = {"heads": 2, "encoder_layers": 1, "decoder_layers": 1, "embedder": {"kind": "points"}}
+    sizes = {"heads": 2, "encoder_layers": 1, "decoder_layers": 1, "embedder": {"kind": "points"}, "data": TOURS}
     model = SoftRankModel(SoftRankConfig(16, 24, **sizes))
     config = TrainConfig(iterations=1, batch_size=2)
     train(model, TSP(training_file=files[0]), config, tmp_path, quiet=True)
@@ -495,7 +498,7 @@ def test_evaluation_with_symmetries_keeps_the_shortest_of_all_copies(tmp_path, b
     write_instances(tmp_path / "tsp7.txt", points, order)
     torch.manual_seed(0)
     model = SoftRankModel(
-        SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "points"})
+        SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "points"}, data=TOURS)
     )
     task = TSP(test_file=str(tmp_path / "tsp7.txt"))
     settings = {"count": 5, "batch_size": 2, "best_of": best_of, "best_by": "length"}
@@ -508,9 +511,10 @@ def test_evaluation_with_symmetries_keeps_the_shortest_of_all_copies(tmp_path, b
             x, y = (1 - x if copy % 2 else x), (1 - y if copy // 2 % 2 else y)
             moved = torch.stack((y, x) if copy >= 4 else (x, y), 1).float()
             number = (instance * 8 + copy) * best_of
-            drawn = sample(model, moved, first=int(order[instance, 0]), num_samples=best_of, first_sample=number,
-                           decode="greedy").order  # fmt: skip
-            lengths += metrics.tour_length(points[instance].expand(best_of, 7, 2), drawn).tolist()
+            start = Constraints(pins={int(order[instance, 0]): 0})
+            options = {"num_samples": best_of, "first_sample": number, "decode": "greedy", "seed": 0}
+            drawn = sample(model, moved, constraints=start, **options).order
+            lengths += metrics.tour_length(points[instance], drawn).tolist()
         shortest.append(min(lengths))
     assert row["metrics"]["length"]["mean"] == pytest.approx(sum(shortest) / 5, abs=1e-9)
     assert row["symmetries"] == 8

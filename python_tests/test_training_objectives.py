@@ -1,16 +1,39 @@
-"""Losses by hand: what the network is asked, and that a model without preference has the logarithm of the choices."""
+"""What training minimises: losses by hand, noisy orders and their times by their laws."""
 
+import dataclasses
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from synthetic_runs import tiny_model
 from synthetic_tasks import SortNumbers
+from testing import all_orders, chi_square, counts_of
+from testing.tiny_models import small_model
 
-from softrank_ext import Bridge, DataFacts, SoftRankModel
+from softrank_ext import Bridge, DataFacts, Riffle, SoftRankConfig, SoftRankModel, noise
 from softrank_ext.batch import Batch
-from softrank_ext.training.objectives import DenoisingLoss, times_from
+from softrank_ext.laws import Riffle as RiffleLaw
+from softrank_ext.permutations import ranks_of
+from softrank_ext.training import TrainConfig, train
+from softrank_ext.training.objectives import (
+    OBJECTIVES,
+    DenoisingLoss,
+    Noising,
+    ReinforceLoss,
+    noisy_orders,
+    times_from,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def tiny_model(fixed_start: bool = False, **changes: object) -> SoftRankModel:
+    torch.manual_seed(3)
+    embedder = {"kind": "linear", "features": 1}
+    data = DataFacts(fixed_start=fixed_start)
+    config = SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder=embedder, data=data)
+    return SoftRankModel(dataclasses.replace(config, **changes))
 
 
 class TestLoss:
@@ -28,14 +51,14 @@ class TestLoss:
     )
     @pytest.mark.parametrize("draws", (1, 3))
     def test_of_a_model_without_preference_is_the_logarithm_of_the_choices(self, task, counted, draws):
-        model = tiny_model(data=DataFacts(fixed_start=task.first))
+        model = tiny_model(fixed_start=True)
         torch.nn.init.zeros_(model.head.weight)
         batch = task.training_batch(0, 1, 7)
         loss, _ = DenoisingLoss(model, draws=draws)(batch, 0, torch.arange(7))
         assert float(loss.detach()) == pytest.approx(math.log(counted), abs=1e-5)
 
     def test_per_place_divides_by_the_places_counted(self):
-        model = tiny_model(data=DataFacts(fixed_start=True)).eval()
+        model = tiny_model(fixed_start=True).eval()
         batch = SortNumbers(6, padded=2, first=True).training_batch(0, 1, 7)
         loss, per_place = DenoisingLoss(model)(batch, 0, torch.arange(7))
         assert float(per_place) == pytest.approx(float(loss.detach()) / 3, rel=1e-5)
@@ -56,7 +79,7 @@ class TestLoss:
     @pytest.mark.parametrize("task", [SortNumbers(6), SortNumbers(6, padded=2), SortNumbers(6, first=True)], ids=str)
     @pytest.mark.parametrize("draws", (1, 2))
     def test_target_slots_put_the_seen_items_in_order(self, seen, task, draws):
-        model = tiny_model(dropout=0.0, data=DataFacts(fixed_start=task.first))
+        model = tiny_model(dropout=0.0, fixed_start=True)
         batch = task.training_batch(0, 1, 50)
         DenoisingLoss(model, draws=draws)(batch, 0, torch.arange(50))
         items, _, slots, mask = seen[0]
@@ -77,7 +100,7 @@ class TestLoss:
 
     def test_times(self, seen):
         batch, samples = SortNumbers(2).training_batch(0, 1, 5000), torch.arange(5000)
-        DenoisingLoss(tiny_model())(batch, 0, samples)
+        DenoisingLoss(tiny_model(time_steps=5))(batch, 0, samples)
         DenoisingLoss(tiny_model(time="continuous"))(batch, 0, samples)
         values, counts = seen[0][1].unique(return_counts=True)
         torch.testing.assert_close(values, torch.tensor([0.2, 0.4, 0.6, 0.8, 1.0]))
@@ -85,7 +108,7 @@ class TestLoss:
         continuous = seen[1][1].sort().values
         assert float(continuous[0]) > 0 and float(continuous[-1]) <= 1
         ends = torch.tensor([0.0, 1 - 2**-24])
-        assert times_from(tiny_model().config, ends).tolist() == pytest.approx([0.2, 1.0])
+        assert times_from(tiny_model(time_steps=5).config, ends).tolist() == pytest.approx([0.2, 1.0])
         assert times_from(tiny_model(time="continuous").config, ends).tolist() == [1.0, 2**-24]
         expected = torch.linspace(0, 1, 5000)
         assert float((continuous - expected).abs().max()) < 1.95 / math.sqrt(5000)  # Kolmogorov at 0.001
@@ -97,8 +120,7 @@ class TestLoss:
         size, N, steps, scale = 20_000, 3, 2, 0.5
         batch = SortNumbers(N).training_batch(0, 1, size)
         process = Bridge(scale, prior, target=target, sampling_steps=steps)
-        loss = DenoisingLoss(tiny_model(time_steps=steps, process=process))
-        loss(batch, 5, torch.arange(size))
+        DenoisingLoss(tiny_model(time_steps=steps, process=process))(batch, 5, torch.arange(size))
         _, t, slots, _ = seen[0]
         is_kept = (slots == torch.arange(N)).all(1)
 
@@ -143,3 +165,181 @@ class TestLoss:
         batch = SortNumbers(5, known=2).training_batch(0, 1, 3)
         with pytest.raises(ValueError, match='target "previous" needs whole orders'):
             DenoisingLoss(tiny_model(process=Bridge(target="previous")))(batch, 0, torch.arange(3))
+
+    def test_by_hand(self):
+        """Two lists of three numbers scored by their value alone: Plackett-Luce, written out."""
+        model = small_model(Bridge(), "pl", N=3)
+
+        class ByValue(torch.nn.Module):
+            def forward(self, memory):
+                return memory[..., :1]
+
+        model.head, model.encode = ByValue(), lambda embedded, t, mask: embedded
+        model.embed = lambda items, mask: torch.nn.functional.pad(items, (0, 15))
+        items = torch.tensor([[[0.5], [2.0], [-1.0]], [[1.0], [0.0], [3.0]]])
+        order = torch.tensor([[1, 0, 2], [0, 2, 1]])
+
+        def log_prob(values: list[float]) -> float:
+            return sum(value - math.log(sum(math.exp(other) for other in values[place:]))
+                       for place, value in enumerate(values))  # fmt: skip
+
+        wanted = -(log_prob([2.0, 0.5, -1.0]) + log_prob([1.0, 3.0, 0.0])) / 2
+        for draws, times in ((1, "drawn"), (3, "drawn"), (2, "all")):
+            loss, per_place = DenoisingLoss(model, draws=draws, times=times)(Batch(items, order), 0, torch.arange(2))
+            assert float(loss) == pytest.approx(wanted, abs=1e-5)
+            assert float(per_place) == pytest.approx(wanted / 3, abs=1e-5)
+        # A place that is not known is not counted, nor is one that is fixed.
+        known = Batch(items, order, known=torch.tensor([1, 3]))
+        first_place = 2.0 - math.log(math.exp(2.0) + math.exp(0.5) + math.exp(-1.0))
+        loss, per_place = DenoisingLoss(model)(known, 0, torch.arange(2))
+        wanted = -(first_place + log_prob([1.0, 3.0, 0.0]))
+        assert float(loss) == pytest.approx(wanted / 2, abs=1e-5)
+        assert float(per_place) == pytest.approx(wanted / 4, abs=1e-5)
+        tours = small_model(Bridge(), "pl", N=3, fixed_start=True)
+        tours.head, tours.encode, tours.embed = model.head, model.encode, model.embed
+        loss, _ = DenoisingLoss(tours)(Batch(items, order, first=order[:, 0].clone()), 0, torch.arange(2))
+        wanted = -(log_prob([0.5, -1.0]) + log_prob([3.0, 0.0])) / 2
+        assert float(loss) == pytest.approx(wanted, abs=1e-5)
+
+    @pytest.mark.parametrize("process", [Bridge(), Riffle((0, 1, 3), "previous")], ids=("bridge", "riffle"))
+    def test_a_fixed_first_item_needs_a_model_that_knows_of_it(self, process):
+        batch = SortNumbers(4, first=True).training_batch(0, 1, 3)
+        message = (
+            r"batch\.first fixes the items at place 0: the model's config needs data=DataFacts\(fixed_start=True\)"
+        )
+        with pytest.raises(ValueError, match=message):
+            DenoisingLoss(small_model(process))(batch, 0, torch.arange(3))
+        loss, _ = DenoisingLoss(small_model(process, fixed_start=True))(batch, 0, torch.arange(3))
+        assert loss.isfinite()
+
+
+def test_the_process_is_the_model_s_own():
+    batch, samples = SortNumbers(6).training_batch(0, 1, 200), torch.arange(200)
+
+    def orders_of(process: Bridge) -> torch.Tensor:
+        return noisy_orders(small_model(process).config, Noising(), batch, 3, samples).order_t
+
+    default = orders_of(Bridge())
+    assert torch.equal(default, orders_of(Bridge(carry="reflected", sampling_steps=9))), "these are for samples"
+    assert not torch.equal(default, orders_of(Bridge(noise_scale=0.1)))
+    assert not torch.equal(default, orders_of(Bridge(prior="gaussian")))
+
+
+def test_names():
+    assert {"likelihood": DenoisingLoss, "reinforce": ReinforceLoss} == OBJECTIVES
+
+
+def test_the_loss_counts_all_times():
+    model, batch = small_model(Bridge(sampling_steps=2), "pl", time_steps=3), SortNumbers(4).training_batch(0, 1, 5)
+    torch.nn.init.zeros_(model.head[2].weight)
+    loss, per_place = DenoisingLoss(model, times="all", draws=2)(batch, 0, torch.arange(5))
+    assert float(loss.detach()) == pytest.approx(math.log(24), abs=1e-5)
+    assert float(per_place) == pytest.approx(math.log(24) / 4, abs=1e-5)
+
+
+class TestNoisyOrders:
+    size = 20_000
+
+    def noisy(self, target: str, times: str = "drawn", draws: int = 1, task: SortNumbers | None = None):
+        batch = (task or SortNumbers(4)).training_batch(0, 1, self.size)
+        config = small_model(Riffle((0, 1, 3), target), fixed_start=True).config
+        return batch, noisy_orders(config, Noising(draws=draws, times=times), batch, 3, torch.arange(self.size))
+
+    @pytest.mark.parametrize("target", ("clean", "previous"))
+    def test_have_the_law_of_riffles(self, target):
+        batch, noisy = self.noisy(target)
+        riffles = (noisy.t * 3).round()
+        assert riffles.unique().tolist() == [1, 3]
+        for last, before in ((1, 0), (3, 1 if target == "previous" else 0)):
+            rows = riffles == last
+            seen = ranks_of(batch.order).gather(1, noisy.order_t)[rows]  # places of the clean list
+            assert chi_square(counts_of(seen), RiffleLaw(4, last).log_prob(all_orders(4)).double().exp()) > 0.001
+            jump = ranks_of(noisy.target).gather(1, noisy.order_t)[rows]
+            law = RiffleLaw(4, last - before).log_prob(all_orders(4)).double().exp()
+            assert chi_square(counts_of(jump), law) > 0.001
+            if target == "clean":
+                assert torch.equal(noisy.target, batch.order)
+        inverse = ranks_of(noisy.order_t).gather(1, noisy.target)[rows]
+        assert chi_square(counts_of(inverse), law) < 1e-6, "the way back has another law"
+
+    def test_all_times_are_of_one_trajectory(self):
+        batch, noisy = self.noisy("previous", times="all", draws=3)
+        assert noisy.repeats == 6 and noisy.t.tolist()[:4] == pytest.approx([1, 1 / 3, 1, 1 / 3])
+        order_t, target = (x.view(self.size, 3, 2, 4) for x in (noisy.order_t, noisy.target))
+        assert torch.equal(target[:, :, 0], order_t[:, :, 1]), "the target of the last time is the order before it"
+        assert torch.equal(target[:, :, 1], batch.order[:, None].expand(-1, 3, -1))
+        assert not torch.equal(order_t[:, 0], order_t[:, 1]), "draws differ"
+
+    def test_first_stays_first_and_padding_last(self):
+        task = SortNumbers(5, first=True, padded=1)
+        batch, noisy = self.noisy("previous", task=task)
+        for order in (noisy.order_t, noisy.target):
+            assert torch.equal(order[:, 0], batch.first)
+            assert bool((order[:, 4] == 4).all())
+        assert int((noisy.order_t != batch.order).any(1).sum()) > self.size / 4
+
+
+class TestReinforce:
+    def batch(self):
+        return SortNumbers(3).training_batch(0, 1, 2)
+
+    def test_by_hand(self):
+        """Candidates drawn again from the same numbers; weights, running mean and loss written out."""
+        model, batch = small_model(Riffle((0, 2), "previous"), N=3), self.batch()
+        loss_module = ReinforceLoss(model, candidates=4, entropy=0.1, memory=0.75).train()
+        noisy = noisy_orders(model.config, Noising(), batch, 5, torch.arange(2))
+        items = batch.items[..., 0].tolist()
+        for mean_before, mean_after in ((0.0, None), (None, None)):
+            mean_before = float(loss_module.running_mean) if mean_before is None else mean_before
+            losses, all_weights = [], []
+            for row in range(2):
+                order_t, target = noisy.order_t[row], noisy.target[row]
+                seen = batch.items[row, order_t]
+                drawn, log_probs, squares = [], [], []
+                for number in range(4):
+                    uniform = noise.uniform(
+                        5, torch.tensor([row]), 4 + number, 3, stream=noise.TRAINING_STREAM, dtype=torch.float64
+                    )
+                    slots = model.double().decode(seen[None].double(), 1.0, uniform=uniform).order[0]
+                    model.float()
+                    drawn.append(slots)
+                    log_probs.append(float(model.log_prob(seen[None], 1.0, slots[None]).total.detach()))
+                    squares.append(
+                        sum((items[row][int(target[i])] - items[row][int(order_t[slots[i]])]) ** 2 for i in range(3))
+                    )
+                total = sum(math.exp(-square / 2) for square in squares)
+                weights = [math.exp(-s / 2) / total - 0.1 * p for s, p in zip(squares, log_probs, strict=True)]
+                losses.append(-sum((w - mean_before) * p for w, p in zip(weights, log_probs, strict=True)))
+                all_weights += weights
+            loss, _ = loss_module(batch, 5, torch.arange(2))
+            assert float(loss.detach()) == pytest.approx(sum(losses) / 2, abs=1e-4)
+            mean_after = 0.75 * mean_before + 0.25 * sum(all_weights) / 8
+            assert float(loss_module.running_mean) == pytest.approx(mean_after, abs=1e-4)
+
+    def test_its_running_mean_survives_a_stop(self, tmp_path):
+        config = TrainConfig(
+            iterations=6, batch_size=2, warmup=0, log_every=1, checkpoint_every=3, objective="reinforce", ema=0
+        )
+        whole = train(small_model(N=3), SortNumbers(3), config, tmp_path / "whole", quiet=True).model
+
+        class Stopped(Exception):
+            pass
+
+        class Stopping(SortNumbers):
+            def training_batch(self, seed, step, size):
+                if step == 5:
+                    raise Stopped
+                return super().training_batch(seed, step, size)
+
+        slow = replace(config, prefetch=False)
+        with pytest.raises(Stopped):
+            train(small_model(N=3), Stopping(3), slow, tmp_path / "parts", quiet=True)
+        parts = train(small_model(N=3), SortNumbers(3), config, tmp_path / "parts", resume=True, quiet=True).model
+        for name, tensor in whole.state_dict().items():
+            assert torch.equal(tensor, parts.state_dict()[name]), name
+
+    def test_says_what_is_wrong(self):
+        with pytest.raises(ValueError, match="the objective reinforce needs a gpl or pl head, got pointer"):
+            ReinforceLoss(small_model(head="pointer"))
+        with pytest.raises(ValueError, match="needs whole orders without a fixed first item"):
+            ReinforceLoss(small_model())(SortNumbers(4, first=True).training_batch(0, 1, 2), 0, torch.arange(2))

@@ -39,9 +39,8 @@ def _load(name: str, is_required: bool) -> None:
     if not path.exists():
         if is_required:
             raise ImportError(
-                f"softrank_ext is not compiled: {name}.so is missing from {_FOLDER}. Run `pip install .` in the source "
-                f"tree and start Python outside it, or set {_REFERENCE_VARIABLE}=1 to run on the slow plain-torch "
-                "reference."
+                f"softrank_ext is not compiled: {name}.so is missing from {_FOLDER}. Run `pip install -e .` in the "
+                f"source tree, or set {_REFERENCE_VARIABLE}=1 to run on the slow plain-torch reference."
             )
         return
     if name == "_ops_cuda" and not _runs_cuda_library():

@@ -35,7 +35,6 @@ def save_pretrained(model: OrderModel, folder: str | Path, *, half: bool = False
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    assert isinstance(model, nn.Module)
     tensors = _on_cpu(model.state_dict())
     if half:
         tensors = {name: _halved(name, tensor) for name, tensor in tensors.items()}
@@ -55,12 +54,11 @@ def load_model(folder: str | Path, *, embedder: nn.Module | None = None) -> Orde
     if config.embedder is None and embedder is None:
         raise ValueError(f"{folder} was saved with an embedder of its own: pass from_pretrained(..., embedder=module)")
     tensors = _read_tensors(folder / WEIGHTS_FILE)
-    model: Any = make(config, embedder)
+    model = make(config, embedder)
     _check_tensors(folder / WEIGHTS_FILE, tensors, model.state_dict())
     model.to(next(tensor.dtype for tensor in tensors.values() if tensor.dtype in (torch.float32, torch.float64)))
     model.load_state_dict(tensors)
-    read: OrderModel = model.eval()
-    return read
+    return model.eval()
 
 
 def hash_of(folder: str | Path) -> str:

@@ -171,6 +171,7 @@ def without_folders(command: str) -> str:
 
 
 def size_of(folder: Path) -> str:
+    """Megabytes of a model's weights, as text."""
     return f"{(folder / model_folder.WEIGHTS_FILE).stat().st_size / 1e6:.1f} MB"
 
 

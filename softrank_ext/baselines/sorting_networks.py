@@ -1,19 +1,20 @@
-"""Sorting networks whose swaps are soft: a matrix of where each item goes, with gradients for the scores.
+"""Sorting networks with soft swaps: a matrix of where each item goes, with gradients for the scores.
 
-A network for N wires is `partners` (layers, N) int64: in each layer a wire is compared with its partner, itself for
-none, and the smaller value goes to the earlier wire. With v = steepness (later - earlier) a comparison keeps its two
-values in place with probability f(v), `keep_probability`; each new value is the expectation, and so is each row of the
-matrix that starts as the identity. The result P[item, place] is doubly stochastic, and `sorted = scores @ P`.
+A network for N wires is `partners` (layers, N) int64: in each layer a wire is compared with its partner (itself if it
+has none), and the smaller value goes to the earlier wire. With v = steepness (later - earlier) a comparison keeps its
+two values in place with probability f(v), `keep_probability`; each new value is the expectation, and so is each row of
+the matrix that starts as the identity. The result P[item, place] is doubly stochastic, and `sorted = scores @ P`.
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from softrank_ext.processes.bridge import check_choice
+from softrank_ext.checks import ANY_FLOAT, check_choice, check_integer, check_positive, check_tensor
 
 SWAPS = ("logistic", "logistic-phi", "gaussian", "reciprocal", "cauchy", "optimal")
 NETWORKS = ("odd-even", "bitonic")
@@ -33,17 +34,16 @@ def num_layers(network: str, N: int) -> int:
 def make_network(network: str, N: int) -> Tensor:
     """Partners (layers, N) int64 of a network that sorts N wires.
 
-    The network for fewer wires is made of the first layers of this one, without the other wires.
+    The network for fewer wires consists of the first layers of this one, without the other wires.
     """
-    if N < 1:
-        raise ValueError(f"a sorting network needs at least one wire, got {N}")
+    check_integer("N", N, 1)
     wires = torch.arange(N)
     if network == "odd-even":
         layers = [wires + torch.where((wires - layer) % 2 == 0, 1, -1) for layer in range(N)]
     else:
-        # All comparisons ascend, the first of a block being with the mirror wire. A wire beyond N would hold a value
-        # above all others, which no comparison moves: such comparisons fall away, and what is left sorts for every N.
-        # (The network of alternating directions does not, cut down to 75 or 150 wires, for example.)
+        # All comparisons ascend; the first of a block is with the mirror wire. A wire beyond N would hold a value above
+        # all others, which no comparison moves: such comparisons are left out, and the rest sorts for every N.
+        # (The network of alternating directions does not if it is cut to 75 or 150 wires, for example.)
         layers = []
         for block in range(1, (N - 1).bit_length() + 1):
             layers.append(wires ^ (2**block - 1))
@@ -54,7 +54,7 @@ def make_network(network: str, N: int) -> Tensor:
 
 
 def keep_probability(difference: Tensor, swap: str, steepness: float) -> Tensor:
-    """How far a comparison keeps its values in place: f(v), v = steepness * difference (later value - earlier value).
+    """How much a comparison keeps its values in place: f(v), v = steepness * difference (later value - earlier value).
 
     f goes from 0 to 1 with f(0) = 1/2. reciprocal, cauchy and optimal keep the sorted values monotone in the scores.
     """
@@ -65,7 +65,8 @@ def keep_probability(difference: Tensor, swap: str, steepness: float) -> Tensor:
     if swap == "logistic-phi":
         return (v / (difference.abs() + 1e-10) ** _PHI).sigmoid()
     if swap == "gaussian":
-        return torch.special.ndtr(v)
+        normal: Tensor = torch.special.ndtr(v)
+        return normal
     if swap == "reciprocal":
         return (v / (2 + v.abs()) + 1) / 2
     if swap == "cauchy":
@@ -92,22 +93,26 @@ def soft_sort(
 ) -> SoftSorted:
     """Sort scores (B, N) float by a network with soft swaps, differentiably.
 
-    counts: (B,) int64, how many leading items of each row are real: they go through the network for so many, and the
-    others stay where they are. error_free: each swap has the value of the hard one, so that values are sorted and the
-    matrix is a permutation matrix, and the gradient of the soft one, taken at the values that the hard swaps made.
+    counts: (B,) int64, how many leading items of each row are real: they go through the network for that many wires,
+    and the others stay where they are. error_free: each swap has the value of the hard one, so that values are sorted
+    and the matrix is a permutation matrix, and the gradient of the soft one, taken at the values of the hard swaps.
     """
-    _check(scores, steepness, counts)
+    check_tensor("scores", scores, ("B", "N"), ANY_FLOAT)
+    check_positive("steepness", steepness)
+    if counts is not None:
+        check_tensor("counts", counts, (len(scores),), torch.int64)
     partners = make_network(network, scores.shape[1]).to(scores.device)
     is_idle = None if counts is None else _idle_wires(network, partners, counts)
     keep, forward_keep, values = _run(scores, partners, swap, steepness, is_idle, error_free)
     rows = max(1, _CACHED_NUMBERS // scores.shape[1] ** 2)
     parts = zip(keep.split(rows, 1), forward_keep.split(rows, 1), strict=True)
-    columns = torch.cat([_Mix.apply(*part, partners) for part in parts])  # (B, place, item)
+    mix: Callable[[Tensor, Tensor, Tensor], Tensor] = _Mix.apply
+    columns = torch.cat([mix(*part, partners) for part in parts])  # (B, place, item)
     return SoftSorted(values, columns.transpose(1, 2))
 
 
 def _idle_wires(network: str, partners: Tensor, counts: Tensor) -> Tensor:
-    """Wires whose comparison falls away where the first `counts` (B,) of them are real: (layers, B, N) bool."""
+    """Wires without a comparison if only the first `counts` (B,) of them are real: (layers, B, N) bool."""
     N = partners.shape[1]
     wires = torch.arange(N, device=partners.device)
     layers = torch.arange(len(partners), device=partners.device)
@@ -119,7 +124,7 @@ def _idle_wires(network: str, partners: Tensor, counts: Tensor) -> Tensor:
 def _run(
     scores: Tensor, partners: Tensor, swap: str, steepness: float, is_idle: Tensor | None, error_free: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """How far each wire keeps its value in each layer (layers, B, N), soft and as in the forward pass; the values."""
+    """How much each wire keeps its value in each layer (layers, B, N), soft and as in the forward pass; the values."""
     x = scores
     wires = torch.arange(x.shape[1], device=x.device)
     keeps, forward_keeps = [], []
@@ -145,8 +150,8 @@ class _Mix(torch.autograd.Function):
     """The layers' mixing of rows applied to the identity: keep (layers, B, N) -> (B, wire, item).
 
     A layer maps X to `keep X + (1 - keep) X[partner]`, a symmetric matrix, so gradients are mixed in the same way.
-    Every now and then a state is kept, and the backward pass makes those in between again: that takes the memory of the
-    square root of the number of layers. Values are mixed by forward_keep, gradients by keep.
+    Every sqrt(layers)-th state is kept, and the backward pass recomputes those in between: memory grows with the square
+    root of the number of layers. Values are mixed by forward_keep, gradients by keep.
     """
 
     @staticmethod
@@ -187,13 +192,3 @@ def _mix_(x: Tensor, keep: Tensor, partner: Tensor, scratch: Tensor) -> Tensor:
     """`x = keep x + (1 - keep) x[partner]` in place. x, scratch: (B, N, M). keep: (B, N). partner: (N,)."""
     torch.index_select(x, 1, partner, out=scratch)
     return torch.lerp(scratch, x, keep[..., None], out=x)
-
-
-def _check(scores: Tensor, steepness: float, counts: Tensor | None) -> None:
-    if not isinstance(scores, Tensor) or scores.ndim != 2 or not scores.is_floating_point():
-        got = f"{tuple(scores.shape)} {scores.dtype}" if isinstance(scores, Tensor) else type(scores).__name__
-        raise ValueError(f"scores must be (B, N) float, got {got}")
-    if not 0 < steepness < math.inf:
-        raise ValueError(f"steepness must be positive and finite, got {steepness}")
-    if counts is not None and (counts.shape != scores.shape[:1] or counts.dtype != torch.int64):
-        raise ValueError(f"counts must be ({scores.shape[0]},) int64, got {tuple(counts.shape)} {counts.dtype}")

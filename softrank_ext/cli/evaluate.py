@@ -24,6 +24,7 @@ from softrank_ext.cli.options import (
     option,
     task_class,
 )
+from softrank_ext.model import OrderModel
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,7 @@ def run_evaluate(options: Any, command: str) -> int:
     check_decode_options(options.decode, options.draw, options.beam)
     folder = folder_to_load(options.saved)
     with processes(options.device) as here:
-        model: Any = model_folder.load_model(folder)
-        model.to(here.device)
+        model = model_folder.load_model(folder).to(here.device)
         rows = _rows_of(model, options)
         if here.rank == 0:
             print(f"{folder} on {describe(options.task)}")
@@ -108,7 +108,7 @@ def run_evaluate(options: Any, command: str) -> int:
     return 0
 
 
-def _rows_of(model: Any, options: Any) -> list[dict[str, object]]:
+def _rows_of(model: OrderModel, options: Any) -> list[dict[str, object]]:
     """The rows of the table, one evaluation each."""
     from softrank_ext.evaluation import evaluate
 

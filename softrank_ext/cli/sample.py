@@ -142,7 +142,7 @@ class SampleCommand:
 
         check_writable(self.output)
         check_decode_options([self.decode], self.draw, self.beam)
-        model: Any = model_folder.load_model(folder_to_load(self.model))
+        model = model_folder.load_model(folder_to_load(self.model))
         model.to(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         kind = str((model.config.embedder or {}).get("kind"))
         source = read_items(self.items, channels=_CHANNELS.get(kind))

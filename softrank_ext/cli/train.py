@@ -11,6 +11,7 @@ import tyro
 from softrank_ext import model_folder
 from softrank_ext.cli.options import TASKS, ConfigFile, Device, folder_to_load, option, task_class, value_of
 from softrank_ext.methods import METHODS, method_of
+from softrank_ext.model import OrderModel
 
 
 def train_command(name: str) -> Callable[[Sequence[str]], Any]:
@@ -55,10 +56,10 @@ def run_train(options: Any, command: str) -> int:
         raise ValueError("--resume, --auto-resume and --restart exclude each other, got more than one")
     resume: Any = next((way for way, is_chosen in chosen.items() if is_chosen), False)
     torch.manual_seed(options.train.seed)
-    model: Any = method_of(options.method).make(options.task, options.model)
+    model = method_of(options.method).make(options.task, options.model)
     goes_on = resume is True or (resume == "auto" and has_run(options.output))
     if options.start_from is not None and not goes_on:
-        start: Any = model_folder.load_model(folder_to_load(options.start_from))
+        start = model_folder.load_model(folder_to_load(options.start_from))
         if _network_of(start) != _network_of(model):
             raise ValueError(f"the model in {options.start_from} is another: it has {start.config}, not {model.config}")
         model.load_state_dict(start.state_dict())
@@ -68,7 +69,7 @@ def run_train(options: Any, command: str) -> int:
     return 0 if result.is_finished else 130
 
 
-def _network_of(model: Any) -> dict[str, Any]:
+def _network_of(model: OrderModel) -> dict[str, Any]:
     """What models that share weights have in common: type and config, but for data facts and the amount of noise."""
     fields = model_folder.config_to_json(model.config)
     fields.pop("data", None)

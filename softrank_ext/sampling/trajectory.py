@@ -80,7 +80,7 @@ class Trajectory(Sequence[TrajectoryPoint]):
     def frames(self, mask: Tensor | np.ndarray | None = None) -> Frames:
         """The path of the one sample in this trajectory, its end at time 0 added. mask: (N,) bool, True = real item.
 
-        Padding is left out, and real items are numbered anew. Take one sample first: `samples[instance][draw]`.
+        Padding is left out, and real items are renumbered. Take one sample first: `samples[instance][draw]`.
         """
         soft_ranks, order, predicted = (
             torch.stack([_row_of(getattr(point, name)) for point in self._points])

@@ -36,7 +36,7 @@ CASES = (("sorting", 9), ("sorting", 32), ("tsp", 20), ("tsp", 50), ("jigsaw", 9
 LISTS = 64  # of numbers to be sorted
 MOST_NUMBERS = 100
 STEPS = 5
-DRAWS = 16  # of which a tour's shortest counts, in a row of its own
+DRAWS = 16  # of which a tour's shortest counts, in a separate row
 
 
 class Row(NamedTuple):

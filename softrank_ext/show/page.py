@@ -69,7 +69,7 @@ def _labels_of(labels: Sequence[object] | None, total: int, real: Tensor) -> lis
 
 
 def _right_items(true_order: Tensor | np.ndarray | Sequence[int], total: int, real: Tensor) -> list[int]:
-    """The true order of the real items, numbered anew without padding."""
+    """The true order of the real items, renumbered without padding."""
     right = torch.as_tensor(true_order)
     if right.shape != (total,):
         raise ValueError(f"true_order must be ({total},) int64, got {tuple(right.shape)} {right.dtype}")

@@ -1,39 +1,33 @@
-"""The model: normalisation, padding, heads, time, training mode, config and input errors, a reverse loop by hand."""
+"""The model: normalisation, padding, heads, time, training mode, input errors, a reverse loop by hand."""
 
 import math
 from dataclasses import replace
-from itertools import pairwise, permutations
+from itertools import pairwise
 
 import pytest
 import torch
-from scipy import stats
-from torch import Tensor, nn
+from testing import all_orders, orders_of_mask
+from testing.tiny_models import numbers_of, small_model
+from testing.torch_twins import torch_encoder_layer
+from torch import nn
 
-from softrank_ext import decode_chamber, ops, reflect
-from softrank_ext.choices import Beam, Draw, Engine, Greedy
+from softrank_ext import Beam, Bridge, Draw, Engine, Greedy, Riffle, decode_chamber, ops, reflect, sample
+from softrank_ext.laws import GeneralizedPlackettLuce, PlackettLuce
 from softrank_ext.model import (
     DECODER_HEADS,
     HEADS,
-    PRESETS,
     DecoderLayer,
     EncoderLayer,
     SoftRankConfig,
     SoftRankModel,
-    TimeEmbedder,
-    make_embedder,
     sine_cosine,
 )
 from softrank_ext.ops.layers import weight_shapes
 from softrank_ext.permutations import arrange, check_order, compose, ranks_of
 from softrank_ext.processes import bridge
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = SoftRankConfig(d_model=16, feed_forward=24, heads=2, encoder_layers=1, decoder_layers=1)
-
-
-def all_orders(mask: Tensor) -> Tensor:
-    """Every order of the real slots of a row's mask (N,), each followed by the padded slots."""
-    real, padded = mask.nonzero()[:, 0].tolist(), (~mask).nonzero()[:, 0].tolist()
-    return torch.tensor([[*order, *padded] for order in permutations(real)])
 
 
 @pytest.mark.parametrize(
@@ -46,7 +40,7 @@ def test_probabilities_of_all_orders_sum_to_1(make_model, head, mask):
     torch.manual_seed(1)
     model = make_model(head, torch.float64)
     mask = torch.tensor(mask, dtype=torch.bool)
-    orders = all_orders(mask)
+    orders = orders_of_mask(mask)
     items = torch.randn(1, len(mask), 2).expand(len(orders), -1, -1)
     with torch.no_grad():
         per_place, total = model.log_prob(items, 0.6, orders, mask.expand(orders.shape))
@@ -63,7 +57,7 @@ def test_padded_batch_equals_rows_alone(make_model, head, norm_first, dtype, tol
     model = make_model(head, dtype, norm_first=norm_first)
     mask = torch.tensor([[1, 1, 1, 1, 1], [0, 1, 0, 1, 1], [0, 0, 0, 1, 0], [1, 1, 0, 0, 0]], dtype=torch.bool)
     items, t = torch.randn(4, 5, 2, dtype=dtype), torch.tensor([0.2, 0.4, 0.6, 1.0])
-    orders = torch.stack([all_orders(row)[-1] for row in mask])
+    orders = torch.stack([orders_of_mask(row)[-1] for row in mask])
     for filling in (0.0, 1e9, torch.nan):
         items[~mask] = filling
         with torch.no_grad():
@@ -76,27 +70,6 @@ def test_padded_batch_equals_rows_alone(make_model, head, norm_first, dtype, tol
                     together.per_place[row, : len(real)], alone.per_place[0], atol=tolerance, rtol=tolerance
                 )
         assert together.per_place[torch.arange(5) >= mask.sum(1, keepdim=True)].eq(0).all()
-
-
-class Centred(nn.Module):
-    """An embedder in which slots see each other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.projection = nn.Linear(2, 16)
-
-    def forward(self, items: Tensor) -> Tensor:
-        return self.projection(items - items.sum(1, keepdim=True))
-
-
-def test_padding_is_zeroed_before_the_embedder():
-    mask = torch.tensor([[1, 1, 1, 0], [0, 1, 0, 1]], dtype=torch.bool)
-    items = torch.randn(2, 4, 2)
-    model = SoftRankModel(TINY, Centred())
-    wanted = model.embed(items.masked_fill(~mask[..., None], 0.0), mask)
-    assert torch.equal(model.embed(items.masked_fill(~mask[..., None], torch.nan), mask), wanted)
-    learned = SoftRankModel(replace(TINY, embedder={"kind": "learned", "num_items": 4}))
-    assert learned.embed(torch.tensor([[1, 3, 0, 99], [-1, 2, -1, 3]]), mask).isfinite().all()
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -134,25 +107,6 @@ def test_scores_depend_on_the_prefix_only(make_model):
     one, other = (model.scores(embedded, 0.4, torch.tensor([o])) for o in ([1, 3, 2, 4, 0, 5], [1, 3, 2, 5, 4, 0]))
     torch.testing.assert_close(one[:, :4], other[:, :4], atol=1e-12, rtol=0)
     assert (one[:, 4] - other[:, 4]).abs().max() > 1e-3
-
-
-def torch_encoder_layer(layer, norm_first: bool) -> nn.TransformerEncoderLayer:
-    """torch's own layer with the same weights."""
-    theirs = nn.TransformerEncoderLayer(
-        16, 2, 24, dropout=0.0, batch_first=True, norm_first=norm_first, dtype=torch.float64
-    )
-    names = {
-        "self_attn.in_proj_": layer.self_qkv,
-        "self_attn.out_proj.": layer.self_out,
-        "linear1.": layer.feed_in,
-        "linear2.": layer.feed_out,
-        "norm1.": layer.self_norm,
-        "norm2.": layer.feed_norm,
-    }
-    theirs.load_state_dict(
-        {f"{name}{kind}": getattr(ours, kind) for name, ours in names.items() for kind in ("weight", "bias")}
-    )
-    return theirs
 
 
 @pytest.mark.parametrize("norm_first", (True, False))
@@ -199,19 +153,6 @@ def test_items_see_their_slots(make_model):
     assert (memory[:, 2:] - swapped[:, 2:]).abs().max() > 1e-3
 
 
-def test_linear_head_uses_its_first_slots(make_model):
-    model = make_model("linear", max_items=9)
-    items, order = torch.randn(2, 5, 2), torch.tensor([[1, 3, 2, 4, 0], [4, 0, 1, 3, 2]])
-    before = model.log_prob(items, 0.4, order).total
-    with torch.no_grad():
-        model.head.weight[5:] = 1e3
-    torch.testing.assert_close(model.log_prob(items, 0.4, order).total, before)
-    with pytest.raises(
-        ValueError, match="this linear head takes up to 9 items, got 10; a pointer head takes any number"
-    ):
-        model.decode(torch.randn(1, 10, 2), 0.4)
-
-
 @pytest.mark.parametrize(("kind", "make"), [("encoder", EncoderLayer), ("decoder", DecoderLayer)])
 def test_parameters_of_a_layer_are_the_ops_weights(kind, make):
     layer = make(16, 24, 2, 0.1, True)
@@ -220,26 +161,9 @@ def test_parameters_of_a_layer_are_the_ops_weights(kind, make):
     assert [tuple(weight.shape) for weight in layer.parameters()] == weight_shapes(kind, 16, 24)
 
 
-def test_position_and_time_tables():
-    table = sine_cosine(300, 6, torch.zeros(1, dtype=torch.float64))
-    for position, channel in ((0, 0), (1, 1), (7, 2), (7, 3), (299, 4), (299, 5)):
-        angle = position / 10000 ** (2 * (channel // 2) / 6)
-        assert math.isclose(
-            float(table[position, channel]), (math.cos if channel % 2 else math.sin)(angle), abs_tol=1e-12
-        )
-    time = TimeEmbedder(8).double()
-    features = []
-    time.hidden.register_forward_hook(lambda module, inputs, output: features.append(inputs[0]))
-    time(torch.tensor([3.0], dtype=torch.float64))
-    for channel in (0, 5, 127):
-        angle = 3.0 / 10000 ** (channel / 128)
-        assert math.isclose(float(features[0][0, channel]), math.cos(angle), abs_tol=1e-12)
-        assert math.isclose(float(features[0][0, 128 + channel]), math.sin(angle), abs_tol=1e-12)
-
-
 @pytest.mark.parametrize("time, factor", (("grid", 7), ("continuous", 1000)))
 def test_time_index(time, factor):
-    config = replace(TINY, time=time, steps=7, embedder={"kind": "linear", "features": 2})
+    config = replace(TINY, time=time, time_steps=7, embedder={"kind": "linear", "features": 2})
     model, seen = SoftRankModel(config), []
     model.time_embedder.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
     model.encode(torch.randn(2, 3, 16), torch.tensor([2 / 7, 1.0]))
@@ -274,11 +198,6 @@ def test_dropout_in_training_only(make_model, head):
     assert (one - other).abs().min() > 1e-4
 
 
-def test_float64_items_are_cast(make_model):
-    model, items = make_model("pointer"), torch.randn(2, 4, 2, dtype=torch.float64)
-    assert torch.equal(model.embed(items), model.embed(items.float()))
-
-
 def test_reverse_loop_by_hand(make_model):
     """The whole sampler from `bridge` and the model, as the README shows it."""
     torch.manual_seed(3)
@@ -288,60 +207,9 @@ def test_reverse_loop_by_hand(make_model):
         order_t, _ = decode_chamber(reflect(z_t))
         slots = model.decode(arrange(items, order_t), t, uniform=torch.rand(8, 6)).order
         order = compose(order_t, slots)
-        z_t = bridge.reverse_step(z_t, bridge.lift_to_grid(ranks_of(order)), t, s, torch.randn(8, 6))
+        z_t = Bridge().step_back(z_t, bridge.lift_to_grid(ranks_of(order)), t, s, torch.randn(8, 6))
     check_order(order)
     assert torch.equal(decode_chamber(z_t)[0], order)
-
-
-def test_presets():
-    assert (PRESETS["mnist"].d_model, PRESETS["mnist"].feed_forward) == (128, 512)
-    assert (PRESETS["tsp"].encoder_layers, PRESETS["tsp"].decoder_layers) == (8, 8)
-    assert (PRESETS["tsp-as-printed"].d_model, PRESETS["tsp-as-printed"].feed_forward) == (1024, 256)
-    config = replace(PRESETS["mnist"], head="gpl", encoder_layers=7, decoder_layers=0)
-    config = replace(config, embedder={"kind": "learned", "num_items": 9})
-    assert SoftRankModel(config).eval().decode(torch.arange(9)[None], 1.0)[0].shape == (1, 9)
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    (
-        ({"d_model": 0}, "d_model must be an integer of at least 1, got 0"),
-        ({"steps": 2.5}, "steps must be an integer of at least 1, got 2.5"),
-        ({"d_model": 100}, "d_model must be even and a multiple of heads = 8, got 100"),
-        ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
-        ({"norm_first": "yes"}, "norm_first must be True or False, got 'yes'"),
-        ({"head": "points"}, "head must be one of pointer, linear, gpl, pl, got 'points'"),
-        ({"time": "discrete"}, "time must be one of grid, continuous, got 'discrete'"),
-        ({"head": "gpl"}, "decoder_layers of a gpl head must be 0: it reads the encoder alone, got 4"),
-        ({"decoder_layers": 0}, "decoder_layers of a pointer head must be at least 1, got 0"),
-        ({"head": "linear"}, "max_items must be given for a linear head"),
-        ({"max_items": 9}, "max_items is for a linear head, a pointer head takes any N; got 9"),
-    ),
-)
-def test_config_errors(fields, message):
-    with pytest.raises(ValueError, match=message):
-        SoftRankConfig(**fields)
-
-
-def test_embedder_errors():
-    with pytest.raises(ValueError, match=r"embedder must be a module, or config\.embedder must name one, got neither"):
-        SoftRankModel(TINY)
-    named = replace(TINY, embedder={"kind": "linear", "features": 2})
-    with pytest.raises(ValueError, match=r"embedder must be left out where config\.embedder names one, got both"):
-        SoftRankModel(named, nn.Linear(2, 16))
-    with pytest.raises(ValueError, match=r"embedder kind must be one of linear, learned, .*got 'cnn'"):
-        make_embedder(16, {"kind": "cnn"})
-    with pytest.raises(ValueError, match=r"embedder of kind 'linear' does not take \{'sizes': 2\}"):
-        make_embedder(16, {"kind": "linear", "sizes": 2})
-    with pytest.raises(ValueError, match=r"items must be \(B, N, 2\) float, got \(1, 3, 2\) torch.int64"):
-        SoftRankModel(named).embed(torch.zeros(1, 3, 2, dtype=torch.int64))
-    learned = SoftRankModel(replace(TINY, embedder={"kind": "learned", "num_items": 4}))
-    with pytest.raises(ValueError, match="items must be ids from 0 to 3, got 0 to 4"):
-        learned.embed(torch.tensor([[0, 4]]))
-    with pytest.raises(ValueError, match=r"items must be \(B, N\) int64, got \(1, 2\) torch.float32"):
-        learned.embed(torch.zeros(1, 2))
-    with pytest.raises(ValueError, match=r"the embedder must return \(1, 3, 16\), got \(1, 3, 8\)"):
-        SoftRankModel(TINY, nn.Linear(2, 8)).embed(torch.zeros(1, 3, 2))
 
 
 @pytest.mark.parametrize(
@@ -386,58 +254,81 @@ def test_decoder_weights_of_a_head_without_decoder(make_model):
     assert all(len(make_model(head).packed_weights().decoder.weights) == 42 for head in DECODER_HEADS)
 
 
-def test_log_prob_compiles_without_a_warning(make_model, recwarn):
-    model, items, order = make_model("pointer"), torch.randn(2, 5, 2), torch.tensor([[1, 3, 2, 0, 4]] * 2)
+def test_log_prob_compiles_without_a_warning(recwarn):
+    model, items, order = small_model(Bridge(), "pointer"), torch.randn(2, 5, 1), torch.tensor([[1, 3, 2, 0, 4]] * 2)
     compiled = torch.compile(lambda items: model.log_prob(items, 0.4, order).total, backend="aot_eager")
     torch.testing.assert_close(compiled(items), model.log_prob(items, 0.4, order).total)
     assert not [warning for warning in recwarn if "lru_cache" in str(warning.message)]
 
 
-@pytest.mark.parametrize("head", ["pointer", "gpl"])
-def test_distribution_against_log_prob_and_enumeration(make_model, head):
-    model = make_model(head, torch.float64)
-    mask = torch.tensor([[True, True, False, True], [True, True, False, True]])
-    items = torch.rand(2, 4, 2, dtype=torch.float64)
-    law = model.distribution(items, 0.4, mask)
-    assert (law.batch_shape, law.event_shape) == ((2,), (4,))
-    orders = law.enumerate_support()  # (6, 2, 4)
-    assert orders[:, 0].tolist() == [[*order, 2] for order in permutations([0, 1, 3])]
-    log_probs = law.log_prob(orders)
-    for i, order in enumerate(orders):
-        torch.testing.assert_close(log_probs[i], model.log_prob(items, 0.4, order, mask).total)
-    torch.testing.assert_close(log_probs.exp().sum(0), torch.ones(2, dtype=torch.float64))
-    begins = (orders[:, None, :, :2] == orders[None, :, :, :2]).all(-1)  # (order, prefix, row)
-    torch.testing.assert_close(law.log_prob_top(orders[..., :2]).exp(), (log_probs.exp()[:, None] * begins).sum(0))
-    torch.manual_seed(4)
-    drawn = law.sample((1500,))
-    counts = torch.stack([(drawn == order).all(-1).sum(0) for order in orders])  # (6, 2)
-    assert counts.sum() == 3000
-    for row in range(2):
-        expected = log_probs[:, row].exp().detach() * 1500
-        assert stats.chisquare(counts[:, row], expected).pvalue > 1e-3
-        assert stats.chisquare(counts[:, row], expected.flip(0)).pvalue < 1e-6
+def test_gpl_is_a_stack_of_torch_s_layers_on_items_and_zero_tokens():
+    """The published network: post-norm layers, zero tokens behind the items, who sees whom, a plain product."""
+    model = small_model(N=5, encoder_layers=2)
+    items = torch.randn(3, 5, 1)
+    with torch.no_grad():
+        time = model.time_embedder(torch.tensor([3.0]))
+        tokens = torch.cat((model.embed(items), torch.zeros(3, 5, 16)), 1) + sine_cosine(10, 16, items) + time
+        hidden = torch.ones(10, 10, dtype=torch.bool)
+        for query in range(10):
+            hidden[query, :5] = False
+            for earlier in range(5, query):
+                hidden[query, earlier] = False
+        for layer in model.encoder_layers:
+            twin = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+            attention = twin.self_attn
+            for own, theirs in (
+                (layer.self_qkv.weight, attention.in_proj_weight), (layer.self_qkv.bias, attention.in_proj_bias),
+                (layer.self_out.weight, attention.out_proj.weight), (layer.self_out.bias, attention.out_proj.bias),
+                (layer.feed_in.weight, twin.linear1.weight), (layer.feed_in.bias, twin.linear1.bias),
+                (layer.feed_out.weight, twin.linear2.weight), (layer.feed_out.bias, twin.linear2.bias),
+            ):  # fmt: skip
+                theirs.copy_(own)
+            tokens = twin.train()(tokens, src_mask=hidden)
+        tokens = nn.functional.layer_norm(tokens, (16,))
+        wanted = tokens[:, 5:] @ tokens[:, :5].transpose(1, 2)
+        got = model.scores(model.embed(items), 1.0, torch.zeros(3, 5, dtype=torch.int64))
+    torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
 
 
-def test_distribution_has_gradients_and_expands(make_model):
-    model = make_model("pointer")
-    items = torch.rand(3, 5, 2)
-    law = model.distribution(items, torch.tensor([0.2, 0.6, 1.0]))
-    order = torch.tensor([2, 0, 4, 1, 3])
-    law.log_prob(order).sum().backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
-    wide = law.expand((2, 3))
-    assert wide.sample((4,)).shape == (4, 2, 3, 5)
-    torch.testing.assert_close(wide.log_prob(order), law.log_prob(order).expand(2, 3))
-    torch.manual_seed(0)
-    one = law.sample((600,))  # more rows than are decoded at once
-    torch.manual_seed(0)
-    uniform = torch.rand(600, 3, 5, dtype=torch.float64)
-    assert torch.equal(one, law.from_uniform(uniform))
-    assert torch.equal(one[599], law.from_uniform(uniform[599]))
-    assert torch.equal(
-        law.from_uniform(torch.full((5,), 1 - 2.0**-53, dtype=torch.float64)).sort().values[0], torch.arange(5)
-    )
-    with pytest.raises(NotImplementedError, match="entropy of a model's law has no closed form: average -log_prob"):
-        law.entropy()
-    with pytest.raises(NotImplementedError, match="does not implement mode"):
-        _ = law.mode
+def test_time_is_the_number_of_riffles():
+    model = small_model(Riffle((0, 2, 7), "previous"))
+    seen = []
+    model.time_embedder.register_forward_pre_hook(lambda _, inputs: seen.append(float(inputs[0])))
+    sample(model, torch.randn(2, 4, 1), decode="greedy")
+    assert seen == pytest.approx([7, 2])
+
+
+def test_gpl_with_equal_rows_is_pl():
+    model, items = small_model(head="pl", N=5), numbers_of(5)[None]
+    orders = all_orders(5)
+    got = model.log_prob(items.expand(120, 5, 1), 1.0, orders).total
+    scores = model.scores(model.embed(items), 1.0, torch.arange(5)[None])[0].detach()
+    assert bool((scores == scores[0]).all()) and len(scores[0].unique()) == 5
+    by_hand = []
+    for order in orders.tolist():
+        strengths = [math.exp(float(scores[0, slot])) for slot in order]
+        by_hand.append(sum(math.log(strengths[place] / sum(strengths[place:])) for place in range(5)))
+    torch.testing.assert_close(got, torch.tensor(by_hand), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(got, GeneralizedPlackettLuce(scores).log_prob(orders), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(got, PlackettLuce(scores[0]).log_prob(orders), atol=1e-5, rtol=1e-5)
+
+
+def test_temperatures_of_decode(make_model):
+    """Draws at a temperature, and forced orders scored at it, against the scores of a teacher-forced pass."""
+    model, items = make_model("pointer", torch.float64), torch.randn(2, 5, 2, dtype=torch.float64)
+    order = torch.tensor([[1, 3, 2, 4, 0], [4, 0, 1, 3, 2]])
+    with torch.no_grad():
+        scores = model.scores(model.embed(items), 0.4, order)
+    for temperature in (0.5, 2.0):
+        scored = model.decode(items, 0.4, forced_order=order, decode=Draw(temperature)).log_probs
+        for row in range(2):
+            for place in range(5):
+                left = scores[row, place, order[row, place:]] / temperature
+                wanted = float(left[0] - left.logsumexp(0))
+                assert float(scored[row, place]) == pytest.approx(wanted, abs=1e-10)
+        uniform = torch.rand(2, 5, dtype=torch.float64)
+        drawn = model.decode(items, 0.4, uniform=uniform, decode=Draw(temperature))
+        again = model.decode(items, 0.4, forced_order=drawn.order, decode=Draw(temperature))
+        torch.testing.assert_close(drawn.log_probs, again.log_probs, atol=1e-10, rtol=0)
+    with pytest.raises(ValueError, match=r"^temperature must be positive and finite, got -1\.0$"):
+        Draw(-1.0)

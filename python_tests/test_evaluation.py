@@ -1,22 +1,27 @@
 """Evaluation: averages, errors and the best of several draws, against numbers worked out by hand."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from synthetic_tasks import SortNumbers
+from testing import pin
 
-from softrank_ext import sample
+from softrank_ext import Beam, Bridge, DataFacts, Draw, sample
 from softrank_ext.evaluation import evaluate, record_of, table_of
 from softrank_ext.model import SoftRankConfig, SoftRankModel
+from softrank_ext.processes import process_to_json
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
 def model() -> SoftRankModel:
     torch.manual_seed(0)
     embedder = {"kind": "linear", "features": 1}
-    return SoftRankModel(SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder=embedder))
+    config = SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder=embedder)
+    return SoftRankModel(config)
 
 
 @dataclass(frozen=True)
@@ -29,12 +34,14 @@ class FirstItem(SortNumbers):
 
 def test_means_and_errors_are_those_of_the_samples(model):
     task = FirstItem(4)
-    row = evaluate(model, task, count=7, batch_size=3, steps=2, noise_scale=0.3, decode="sample", seed=5)
+    process = Bridge(noise_scale=0.3, sampling_steps=2)
+    row = evaluate(model, task, count=7, batch_size=3, process=process, decode="sample", seed=5)
     items = torch.cat([batch.items for batch in task.test_batches(7, 3, 5)])
-    drawn = sample(model, items, steps=2, noise_scale=0.3, decode="sample", seed=5).order[:, 0, 0].double()
+    drawn = sample(model, items, process=process, decode="sample", seed=5).order[:, 0, 0].double()
     assert row["metrics"]["item"]["mean"] == pytest.approx(float(drawn.mean()))
     assert row["metrics"]["item"]["standard_error"] == pytest.approx(float(drawn.std() / 7**0.5))
-    assert (row["instances"], row["steps"], row["noise_scale"], row["decode"], row["seed"]) == (7, 2, 0.3, "sample", 5)
+    assert (row["instances"], row["steps"], row["decode"], row["seed"]) == (7, 2, "sample", 5)
+    assert row["process"] == process_to_json(process)
     assert row["seconds"] > 0
 
 
@@ -48,7 +55,7 @@ def test_best_of_takes_the_draw_with_the_lowest_metric(model):
     task = FirstItem(4)
     row = evaluate(model, task, count=8, best_of=5, best_by="item", decode="sample")
     items = torch.cat([batch.items for batch in task.test_batches(8, 8)])
-    orders = sample(model, items, num_samples=5, decode="sample").order
+    orders = sample(model, items, num_samples=5, decode="sample", seed=0).order
     best = orders[torch.arange(8), orders[:, :, 0].argmin(1)]
     assert row["metrics"]["item"]["mean"] == pytest.approx(float(orders[:, :, 0].amin(1).double().mean()))
     assert row["metrics"]["last"]["mean"] == pytest.approx(float(best[:, -1].double().mean()))
@@ -57,7 +64,7 @@ def test_best_of_takes_the_draw_with_the_lowest_metric(model):
 def test_best_of_takes_the_draw_with_the_highest_log_prob(model):
     task = FirstItem(4)
     row = evaluate(model, task, count=8, best_of=5, decode="sample")
-    drawn = sample(model, torch.cat([batch.items for batch in task.test_batches(8, 8)]), num_samples=5)
+    drawn = sample(model, torch.cat([batch.items for batch in task.test_batches(8, 8)]), num_samples=5, seed=0)
     best = [orders[log_prob.tolist().index(max(log_prob.tolist()))] for orders, log_prob in
             zip(drawn.order, drawn.log_prob, strict=True)]  # fmt: skip
     assert row["metrics"]["item"]["mean"] == pytest.approx(sum(float(order[0]) for order in best) / 8)
@@ -65,19 +72,23 @@ def test_best_of_takes_the_draw_with_the_highest_log_prob(model):
 
 def test_a_beam_is_that_of_sample(model):
     task = FirstItem(5)
-    row = evaluate(model, task, count=6, batch_size=4, decode="beam", beam=4, beam_kept=2)
+    row = evaluate(model, task, count=6, batch_size=4, decode=Beam(4, 2))
     items = torch.cat([batch.items for batch in task.test_batches(6, 6)])
-    order = sample(model, items, decode="beam", beam=4, beam_kept=2).order[:, 0]
+    order = sample(model, items, decode=Beam(4, 2), seed=0).order[:, 0]
     assert row["metrics"]["item"]["mean"] == pytest.approx(float(order[:, 0].double().mean()))
-    assert (row["beam"], row["beam_kept"]) == (4, 2)
+    assert row["decode"] == "Beam(width=4, kept=2, returned=1)"
 
 
-def test_what_stands_first_by_decree_does(model):
+@pytest.mark.parametrize("fixed_start", (True, False))
+def test_what_is_fixed_at_place_0_stands_there(model, fixed_start):
+    model = SoftRankModel(replace(model.config, data=DataFacts(fixed_start=fixed_start)))
     row = evaluate(model, SortNumbers(4, first=True), count=20, decode="sample")
     assert row["metrics"]["wrong"]["mean"] <= 3
     batch = next(iter(SortNumbers(4, first=True).test_batches(20, 20)))
-    order = sample(model, batch.items, first=batch.first).order[:, 0]
+    order = sample(model, batch.items, constraints=pin(batch.first)).order[:, 0]
     assert torch.equal(order[:, 0], batch.first)
+    item = evaluate(model, FirstItem(4, first=True), count=20, decode="sample")["metrics"]["item"]["mean"]
+    assert item == pytest.approx(float(batch.first.double().mean()))
 
 
 def test_padding_is_not_scored(model):
@@ -100,20 +111,19 @@ def test_says_what_is_wrong(model):
         ValueError, match="best_by must be log_prob or one of the metrics accuracy, wrong, got 'length'"
     ):
         evaluate(model, task, best_of=3, best_by="length", count=2)
-    with pytest.raises(ValueError, match="decode must be one of 'sample', 'greedy', 'beam', got 'best'"):
+    with pytest.raises(ValueError, match=r"decode must be 'sample', 'greedy', Draw\(\.\.\.\), .*, got 'best'"):
         evaluate(model, task, decode="best", count=2)
-    with pytest.raises(ValueError, match="symmetries must be 1 or 8, got 4"):
+    with pytest.raises(ValueError, match="symmetries must be one of 1, 8, got 4"):
         evaluate(model, task, symmetries=4)
     with pytest.raises(ValueError, match="symmetries must be 1 for the task numbers: its instances have no copies"):
         evaluate(model, task, symmetries=8)
 
 
 def test_table_shows_what_differs():
-    def row(steps, decode, mean):
+    def row(steps, decode, mean, noise_scale=0.5):
         return {
-            "steps": steps, "noise_scale": 0.5, "reference": "uniform", "decode": decode, "temperature": 1.0,
-            "beam": None, "beam_kept": 1, "best_of": 1, "best_by": "log_prob", "symmetries": 1,
-            "seed": 0, "instances": 10, "seconds": 1.25,
+            "steps": steps, "process": process_to_json(Bridge(noise_scale, sampling_steps=steps)), "decode": decode,
+            "best_of": 1, "best_by": "log_prob", "symmetries": 1, "seed": 0, "instances": 10, "seconds": 1.25,
             "metrics": {"gap": {"mean": mean, "standard_error": 0.001}},
         }  # fmt: skip
 
@@ -121,7 +131,25 @@ def test_table_shows_what_differs():
     assert lines[0].split() == ["steps", "decode", "gap", "instances", "seconds"]
     assert lines[1].split() == ["5", "greedy", "0.1235", "±", "0.0010", "10", "1.2"]
     assert len({len(line) for line in lines}) == 1
+    other = table_of([row(5, "greedy", 0.1), row(5, "greedy", 0.2, noise_scale=0.1)]).splitlines()
+    assert other[0].split() == ["steps", "noise_scale", "gap", "instances", "seconds"]
+    assert other[2].split()[:3] == ["5", "0.1", "0.2000"]
     record = record_of([row(5, "greedy", 0.1)], command="softrank evaluate", checkpoint="runs/x", checkpoint_hash="ab")
     assert json.loads(json.dumps(record))["rows"][0]["metrics"]["gap"]["mean"] == 0.1
     assert (record["command"], record["sha256"]) == ("softrank evaluate", "ab")
     assert "torch_running" in record["versions"]
+
+
+def test_the_process_is_the_model_s_own(model):
+    own = Bridge(0.1, "gaussian", sampling_steps=3)
+    model = SoftRankModel(replace(model.config, process=own))
+    row = evaluate(model, FirstItem(4), count=2)
+    assert row["steps"] == 3 and row["process"] == process_to_json(own)
+    assert evaluate(model, FirstItem(4), count=2, steps=7)["process"] == process_to_json(replace(own, sampling_steps=7))
+    with pytest.raises(ValueError, match=r"steps must be left out or agree with process\.sampling_steps = 3, got 7"):
+        evaluate(model, FirstItem(4), count=2, process=own, steps=7)
+
+
+def test_decode_is_named_as_the_calls_do(model):
+    for decode, name in (("sample", "sample"), (Draw(), "sample"), (Draw(0.5), "Draw(temperature=0.5)")):
+        assert evaluate(model, FirstItem(3), count=1, decode=decode)["decode"] == name

@@ -4,23 +4,22 @@ import json
 import math
 import random
 import time
+from dataclasses import replace
 from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from testing import ENGINES, chi_square, counts_of, same_law
 from torch import Tensor
 
-from softrank_ext import Constraints, ops, sample
+from softrank_ext import Beam, Constraints, Draw, Engine, ops, sample
 from softrank_ext.constraints import ConstraintSettings, Rules, pinned_first, read_constraints, rules_of, settings_of
-from softrank_ext.model import HEADS
+from softrank_ext.model import HEADS, DataFacts
 from softrank_ext.ops import constraints as constraint_ops
 from softrank_ext.permutations import arrange, compose, ranks_of
 from softrank_ext.processes import bridge
-
-# compiled, cache: the kernel, plain torch with caches, plain torch without.
-PATHS = ((True, True), (False, True), (False, False))
 
 
 def keeps(constraints: Constraints, order) -> bool:
@@ -345,12 +344,12 @@ def test_same_samples_however_they_are_computed(make_model, head, decode):
     wanted = sample(model, items, **options)
     for own, orders in zip(constraints, wanted.order.tolist(), strict=True):
         assert own is None or all(keeps(own, order) for order in orders)
-    for compiled, cache in PATHS:
-        other = sample(model, items, compiled=compiled, cache=cache, **options)
+    for engine in ENGINES:
+        other = sample(model, items, engine=engine, **options)
         assert torch.equal(other.order, wanted.order)
         torch.testing.assert_close(other.log_prob, wanted.log_prob, atol=1e-10, rtol=0)
-    for changes in ({"speculative": False}, {"max_memory": 1}):
-        assert torch.equal(sample(model, items, **options, **changes).order, wanted.order)
+    for engine in (Engine(speculative=False), Engine(max_memory=1)):
+        assert torch.equal(sample(model, items, engine=engine, **options).order, wanted.order)
     for row, own in enumerate(constraints):
         alone = sample(model, items[row], **{**options, "constraints": own}, first_sample=3 * row)
         assert torch.equal(alone.order, wanted.order[row])
@@ -363,13 +362,13 @@ def test_without_constraints_nothing_changes(make_model):
     """No constraints, empty ones, and rules that everything keeps: the same bits."""
     torch.manual_seed(5)
     model, items = make_model("pointer"), torch.randn(40, 9, 2)
-    wanted = sample(model, items, num_samples=2)
+    wanted = sample(model, items, num_samples=2, seed=0)
     for constraints in (None, Constraints(), [Constraints()] * 40, [None] * 40):
-        other = sample(model, items, num_samples=2, constraints=constraints)
+        other = sample(model, items, num_samples=2, constraints=constraints, seed=0)
         assert torch.equal(other.order, wanted.order) and torch.equal(other.log_prob, wanted.log_prob)
     # The pick stage runs with candidates from the rules, which here allow whatever remains.
     everything = Rules(None, torch.ones(40, 9, 9, dtype=torch.bool), None)
-    other = sample(model, items, num_samples=2, constraints=everything)
+    other = sample(model, items, num_samples=2, constraints=everything, seed=0)
     assert torch.equal(other.order, wanted.order) and torch.equal(other.log_prob, wanted.log_prob)
 
 
@@ -399,14 +398,12 @@ def test_log_prob_is_renormalised_over_what_is_allowed(make_model, head):
     assert is_kept.sum() == 2
     assert (found.total[~is_kept] == -math.inf).all() and found.total[is_kept].isfinite().all()
     torch.testing.assert_close(found.total[is_kept].exp().sum().item(), 1.0, atol=1e-12, rtol=0)
-    for compiled, cache in PATHS:
-        scored = model.decode(
-            items[is_kept], 0.6, forced_order=orders[is_kept], constraints=constraints, compiled=compiled, cache=cache
-        )
+    for engine in ENGINES:
+        scored = model.decode(items[is_kept], 0.6, forced_order=orders[is_kept], constraints=constraints, engine=engine)
         torch.testing.assert_close(scored.log_probs, found.per_place[is_kept].detach(), atol=1e-10, rtol=0)
         with pytest.raises(ValueError, match=r"forced_order must keep the constraints, row 0 has 2 at place 0"):
             broken = torch.tensor([[2, 3, 1, 0]])
-            model.decode(items[:1], 0.6, forced_order=broken, constraints=constraints, compiled=compiled, cache=cache)
+            model.decode(items[:1], 0.6, forced_order=broken, constraints=constraints, engine=engine)
     (-found.total[is_kept].sum()).backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
@@ -427,22 +424,27 @@ def test_first_item_and_constraints(make_model):
     model, items = make_model("pointer"), torch.randn(4, 6, 2)
     constraints = Constraints(before=[(5, 3)], together=[(2, 4)])
     first = torch.tensor([0, 2, 5, 4])
-    samples = sample(model, items, first=first, constraints=constraints, num_samples=30)
-    assert (samples.order[..., 0] == first[:, None]).all()
-    assert all(keeps(constraints, order) for order in samples.order.flatten(0, 1).tolist())
-    with pytest.raises(
-        ValueError, match=r"item 3 has no place left; what contradicts itself: 5 before 3, item 3 pinned to place 0"
-    ):
-        sample(model, items, first=3, constraints=constraints)
-    with pytest.raises(ValueError, match=r"item 1 is fixed at place 0 and pinned to place 2"):
-        sample(model, items, first=1, constraints=Constraints(pins={1: 2}))
+    pinned = [replace(constraints, pins={item: 0}) for item in first.tolist()]
+    for is_fixed in (False, True):
+        model.config = replace(model.config, data=DataFacts(fixed_start=is_fixed))
+        samples = sample(model, items, constraints=pinned, num_samples=30, seed=0)
+        assert (samples.order[..., 0] == first[:, None]).all()
+        assert all(keeps(constraints, order) for order in samples.order.flatten(0, 1).tolist())
+        with pytest.raises(
+            ValueError, match=r"item 3 has no place left; what contradicts itself: 5 before 3, item 3 pinned to place 0"
+        ):
+            sample(model, items, constraints=replace(constraints, pins={3: 0}))
+    with pytest.raises(ValueError, match=r"^item 1 is fixed at place 0 and pinned to place 2$"):
+        rules_of(Constraints(pins={1: 2}), 4, 6, first=torch.ones(4, dtype=torch.int64))
 
 
 def test_places_count_real_items(make_model):
     torch.manual_seed(9)
     model, items = make_model("pointer"), torch.randn(2, 6, 2)
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 0, 1, 1, 0, 1]], dtype=torch.bool)
-    samples = sample(model, items, mask=mask, constraints=Constraints(pins={2: -1}, before=[(5, 0)]), num_samples=20)
+    samples = sample(
+        model, items, mask=mask, constraints=Constraints(pins={2: -1}, before=[(5, 0)]), num_samples=20, seed=0
+    )
     for row, size in ((0, 6), (1, 4)):
         assert (samples.order[row, :, size - 1] == 2).all()
         assert (samples.ranks[row, :, 5] < samples.ranks[row, :, 0]).all()
@@ -455,11 +457,15 @@ def test_samples_reject_wrong_arguments(make_model):
     rules = Constraints(before=[(0, 1)])
     for arguments, message in (
         ({"constraints": [rules]}, r"constraints must be Constraints, or a list of 2 \(None for no rules\), got"),
-        ({"constraints": rules, "law": "exact"}, r"law must be one of 'prefix', 'conditioned', got 'exact'"),
-        ({"law": "conditioned"}, r"law and reflect_noise are about constraints, got none"),
-        ({"constraints": rules, "law": "conditioned", "decode": "greedy"}, r'law="conditioned" needs decode="sample"'),
-        ({"constraints": rules, "law": "conditioned", "particles": 0}, r"particles must be an integer of at least 1"),
-        ({"constraints": rules, "decode": "beam", "beam": 2}, r'constraints are for diffusions and decode="sample"'),
+        (
+            {"constraints": [rules, replace(rules, particles=3)]},
+            r"the same law, particles and reflect_noise in all rows",
+        ),
+        (
+            {"constraints": replace(rules, law="conditioned"), "decode": "greedy"},
+            r'law="conditioned" needs decode="sample"',
+        ),
+        ({"constraints": rules, "decode": Beam(2)}, r'constraints need decode="sample" or "greedy"'),
     ):
         with pytest.raises(ValueError, match=message):
             sample(model, items, **arguments)
@@ -468,9 +474,9 @@ def test_samples_reject_wrong_arguments(make_model):
 def test_bad_rules_for_ops():
     mask = torch.ones(2, 3, dtype=torch.bool)
     prefix = torch.empty(2, 0, dtype=torch.int64)
-    with pytest.raises(ValueError, match=r"before must be \(2, 3, 3\) bool, got \(2, 3\) bool"):
+    with pytest.raises(ValueError, match=r"before must be a \(2, 3, 3\) tensor of bool, got \(2, 3\) bool"):
         ops.allowed_picks(prefix, mask, before=mask)
-    with pytest.raises(ValueError, match=r"group must be \(2, 3\) int64, got \(2, 3\) bool"):
+    with pytest.raises(ValueError, match=r"group must be a \(2, 3\) tensor of int64, got \(2, 3\) bool"):
         ops.allowed_picks(prefix, mask, group=mask)
     with pytest.raises(ValueError, match=r"prefix must hold slots from 0 to 2"):
         ops.allowed_picks(torch.tensor([[0], [3]]), mask)
@@ -519,22 +525,6 @@ def law_of_one_step(model, items: Tensor, constraints: Constraints, law: str) ->
     return total / total.sum() if law == "conditioned" else total
 
 
-def counts_of(order: Tensor) -> Tensor:
-    numbers = {order: number for number, order in enumerate(permutations(range(5)))}
-    return torch.bincount(torch.tensor([numbers[tuple(row)] for row in order.tolist()]), minlength=120)
-
-
-def chi_square(counts: Tensor, probabilities: Tensor) -> float:
-    """P-value of the counts; orders that are expected less than 5 times are taken together."""
-    assert counts[probabilities == 0].sum() == 0
-    expected = probabilities * counts.sum()
-    is_rare = expected < 5
-    observed = torch.cat((counts[~is_rare], counts[is_rare].sum()[None])).double()
-    expected = torch.cat((expected[~is_rare], expected[is_rare].sum()[None]))
-    present = expected > 0
-    return stats.chisquare(observed[present], expected[present]).pvalue
-
-
 @pytest.mark.parametrize("kind", LAW_CONSTRAINTS)
 def test_both_laws_against_enumeration(make_model, kind):
     """Draws follow the law that was asked for, and fail a test of the other one."""
@@ -545,11 +535,17 @@ def test_both_laws_against_enumeration(make_model, kind):
     drawn = {
         "prefix": sample(model, items, constraints=constraints, steps=1, num_samples=4000, seed=1),
         "conditioned": sample(
-            model, items, constraints=constraints, steps=1, law="conditioned", num_samples=1500, particles=12, seed=2
+            model,
+            items,
+            constraints=replace(constraints, law="conditioned", particles=12),
+            steps=1,
+            num_samples=1500,
+            seed=2,
         ),
     }
     for law, other in (("prefix", "conditioned"), ("conditioned", "prefix")):
         counts = counts_of(drawn[law].order)
+        assert counts[laws[law] == 0].sum() == 0
         assert chi_square(counts, laws[law]) > 1e-3
         assert chi_square(counts, laws[other]) < 1e-6
     conditioned = drawn["conditioned"]
@@ -568,31 +564,27 @@ def test_conditioned_law_of_the_whole_process(make_model):
     torch.manual_seed(10)
     model, items = make_model("pointer"), torch.randn(5, 2)
     constraints = LAW_CONSTRAINTS["pairs"]
-    options = {"steps": 3, "temperature": 0.7}
+    options = {"steps": 3, "decode": Draw(0.7)}
     free = sample(model, items, num_samples=20000, seed=4, **options).order
     ranks = ranks_of(free)
     is_kept = (ranks[:, 3] < ranks[:, 0]) & (ranks[:, 0] < ranks[:, 4]) & (ranks[:, 1] < ranks[:, 4])
     wanted = counts_of(free[is_kept])
+    options |= {"num_samples": 1500, "seed": 0}
     drawn = {
-        law: counts_of(sample(model, items, constraints=constraints, law=law, num_samples=1500, **options).order)
+        law: counts_of(sample(model, items, constraints=replace(constraints, law=law), **options).order)
         for law in ("prefix", "conditioned")
     }
 
-    def p_value(counts: Tensor) -> float:
-        present = wanted + counts > 10
-        return stats.chi2_contingency(torch.stack((wanted, counts))[:, present].numpy()).pvalue
-
-    assert p_value(drawn["conditioned"]) > 1e-3
-    assert p_value(drawn["prefix"]) < 1e-6
+    assert same_law(wanted, drawn["conditioned"], least=11) > 1e-3
+    assert same_law(wanted, drawn["prefix"], least=11) < 1e-6
 
 
 @pytest.mark.parametrize(("law", "is_free"), [("prefix", False), ("conditioned", True)])
 def test_predictions_before_the_last_are_free_under_conditioned_alone(make_model, law, is_free):
     torch.manual_seed(10)
     model, items = make_model("pointer"), torch.randn(5, 2)
-    drawn = sample(
-        model, items, constraints=Constraints(before=[(3, 0)]), law=law, num_samples=200, steps=3, record=True
-    )
+    constraints = Constraints(before=[(3, 0)], law=law)
+    drawn = sample(model, items, constraints=constraints, num_samples=200, steps=3, record=True, seed=0)
     *earlier, last = (ranks_of(point.predicted_order) for point in drawn.trajectory)
     assert (last[:, 3] < last[:, 0]).all()
     for ranks in earlier:
@@ -602,11 +594,12 @@ def test_predictions_before_the_last_are_free_under_conditioned_alone(make_model
 def test_resampling_is_reproducible_and_keeps_fields_together(make_model):
     torch.manual_seed(11)
     model, items = make_model("pointer", torch.float64), torch.randn(3, 5, 2, dtype=torch.float64)
-    options = {"constraints": LAW_CONSTRAINTS["all"], "law": "conditioned", "particles": 5, "num_samples": 4}
+    constraints = replace(LAW_CONSTRAINTS["all"], law="conditioned", particles=5)
+    options = {"constraints": constraints, "num_samples": 4, "seed": 0}
     samples = sample(model, items, record=True, **options)
     assert torch.equal(samples.ranks, ranks_of(samples.order))
     assert torch.equal(samples.trajectory[-1].predicted_order, samples.order)
-    again = sample(model, items, max_memory=1, **options)
+    again = sample(model, items, engine=Engine(max_memory=1), **options)
     assert torch.equal(again.order, samples.order)
     alone = sample(model, items[1:2], first_sample=4, **options)
     assert torch.equal(alone.order[0], samples.order[1])
@@ -623,15 +616,15 @@ def test_reflected_noise_keeps_the_pairs(make_model):
     torch.manual_seed(12)
     model, items = make_model("pointer"), torch.randn(4, 8, 2)
     constraints = [Constraints(before=[(7, 2), (2, 5), (1, 5), (1, 0)]), None, Constraints(before=[(4, 3)]), None]
+    reflected = [None if own is None else replace(own, reflect_noise=True) for own in constraints]
     for carry in bridge.CARRIES:
-        samples = sample(
-            model, items, constraints=constraints, num_samples=20, reflect_noise=True, record=True, carry=carry
-        )
+        options = {"process": replace(model.config.process, carry=carry), "num_samples": 20, "record": True, "seed": 0}
+        samples = sample(model, items, constraints=reflected, **options)
         for point in samples.trajectory:
             for row, own in enumerate(constraints):
                 for a, b in () if own is None else own.before:
                     assert (point.soft_ranks[row, :, a] <= point.soft_ranks[row, :, b]).all()
-        plain = sample(model, items, constraints=constraints, num_samples=20, record=True, carry=carry)
+        plain = sample(model, items, constraints=constraints, **options)
         assert any((point.soft_ranks[0, :, 7] > point.soft_ranks[0, :, 2]).any() for point in plain.trajectory)
         assert torch.equal(plain.order[1], samples.order[1])
 
@@ -686,7 +679,7 @@ def test_no_rule_is_ever_broken(make_model):
                     together=generator.choice(([], [order[start : start + 3]])),
                 )
             )
-        samples = sample(model, torch.randn(12, N, 2), constraints=constraints, num_samples=5, steps=2)
+        samples = sample(model, torch.randn(12, N, 2), constraints=constraints, num_samples=5, steps=2, seed=0)
         for own, orders in zip(constraints, samples.order.tolist(), strict=True):
             assert all(keeps(own, order) for order in orders)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from softrank_ext.constraint_rows import Row, arrays_of
+from softrank_ext.constraints.rows import Row, arrays_of
 
 
 def test_pairs_are_widened_to_groups():

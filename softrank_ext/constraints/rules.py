@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext.checks import check_bool, check_choice, check_integer
-from softrank_ext.constraint_rows import Row, RowArrays, arrays_of
+from softrank_ext.constraints.rows import Row, RowArrays, arrays_of
 from softrank_ext.permutations import arrange
 
 LAWS = ("prefix", "conditioned")
