@@ -39,7 +39,8 @@ class Scorer(OrderModel):
 
     def embed(self, items: Tensor, mask: Tensor | None = None) -> Tensor:
         """Scores (B, N, 1)."""
-        return self.score(self.embedder(items).relu())
+        scores: Tensor = self.score(self.embedder(items).relu())
+        return scores
 
     def packed_weights(self) -> None:
         """None: nothing is shared."""

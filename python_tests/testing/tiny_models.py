@@ -1,6 +1,7 @@
 """Tiny models of numbers whose random weights give distributions far from uniform."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ RIFFLES = Riffle((0, 1, 3), "previous")
 
 
 def small_model(
-    process: Bridge | Riffle = RIFFLES, head: str = "gpl", N: int = 4, *, fixed_start: bool = False, **changes: object
+    process: Bridge | Riffle = RIFFLES, head: Any = "gpl", N: int = 4, *, fixed_start: bool = False, **changes: Any
 ) -> SoftRankModel:
     """A model of numbers on a grid of two steps, in eval mode. changes: of the config."""
     torch.manual_seed(4)
