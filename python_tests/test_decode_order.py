@@ -349,8 +349,8 @@ def test_opcheck(arguments, choice):
 
 def test_reference_is_the_specification(arguments):
     choices = ops.Choices(uniform=torch.rand(3, 6))
-    got = ops.decode_order(*arguments, choices)
-    wanted = ops.decode_order_reference(*arguments, choices)
+    got = ops.decode_order(*arguments, choices)  # type: ignore[call-arg]
+    wanted = ops.decode_order_reference(*arguments, choices)  # type: ignore[call-arg]
     assert torch.equal(got[0], wanted[0])
     torch.testing.assert_close(got[1], wanted[1], atol=1e-5, rtol=1e-5)
 
