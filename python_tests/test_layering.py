@@ -158,3 +158,18 @@ def test_forbidden_includes_are_seen():
     assert forbidden_includes("host", "#include <pybind11/numpy.h>") == set()
     assert forbidden_includes("ops", "#include <ATen/ATen.h>") == {"ATen/ATen.h"}
     assert forbidden_includes("ops", "#include <torch/csrc/stable/tensor.h>") == set()
+
+
+def test_every_module_has_a_test_file():
+    """Its own, or that of its room; `__init__` and `__main__` only hand on."""
+    tests = {path.stem for path in Path(__file__).parent.glob("test_*.py")}
+    missing = []
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts[-1].startswith("__") or "__pycache__" in parts:
+            continue
+        words = [part.strip("_") for part in parts]
+        names = {f"test_{'_'.join(words)}", f"test_{words[0]}"}
+        if not names & tests:
+            missing.append("/".join(parts))
+    assert missing == []

@@ -256,7 +256,7 @@ def test_leading_dimensions_of_grids_and_relevance():
     order, true_order = sampled_orders()
     shift = metrics.manhattan_displacement(order, true_order, 2, 3)
     assert torch.equal(shift, each(metrics.manhattan_displacement, order, true_order, rows=2, columns=3))
-    histograms = each(lambda *a: metrics.displacement_histogram(*a, 2, 3)[None], order, true_order)
+    histograms = each(lambda a, b: metrics.displacement_histogram(a, b, 2, 3)[None], order, true_order)
     assert torch.equal(metrics.displacement_histogram(order, true_order, 2, 3), histograms.sum((0, 1)))
     accuracy = metrics.place_accuracy(order, true_order, 2, 3)
     flat = metrics.place_accuracy(order.reshape(-1, N), true_order.repeat_interleave(S, 0), 2, 3)

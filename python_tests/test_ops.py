@@ -834,14 +834,14 @@ def test_reflect_errors():
 
 
 def test_decode_chamber_errors():
-    wanted = r"^soft_ranks must be a \(B, N\) or \(N,\) tensor of float32 or float64, got "
-    with pytest.raises(TypeError, match=wanted + "list$"):
+    wanted, hint = r"^soft_ranks must be a \(B, N\) tensor of float32 or float64, got ", r"; one row may be \(N,\)$"
+    with pytest.raises(TypeError, match=wanted + "list" + hint):
         ops.decode_chamber(EXAMPLE)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=wanted + r"\(2, 3, 4\) float32$"):
+    with pytest.raises(ValueError, match=wanted + r"\(2, 3, 4\) float32" + hint):
         ops.decode_chamber(torch.zeros(2, 3, 4))
-    with pytest.raises(ValueError, match=wanted + r"\(\) float32$"):
+    with pytest.raises(ValueError, match=wanted + r"\(\) float32" + hint):
         ops.decode_chamber(torch.tensor(0.5))
-    with pytest.raises(ValueError, match=wanted + r"\(2, 3\) int64$"):
+    with pytest.raises(ValueError, match=wanted + r"\(2, 3\) int64" + hint):
         ops.decode_chamber(torch.zeros(2, 3, dtype=torch.int64))
     wanted = r"^mask must be a bool tensor of the shape of soft_ranks \(2, 3\), got "
     for mask, got in (

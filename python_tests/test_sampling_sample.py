@@ -340,7 +340,7 @@ def test_errors_of_what_is_handed_over(make, message):
 
 def test_unknown_option(make_model):
     with pytest.raises(TypeError, match="num_sample"):
-        sample(make_model("pointer"), ITEMS, num_sample=3)
+        sample(make_model("pointer"), ITEMS, num_sample=3)  # type: ignore[call-arg]
 
 
 def test_a_half_precision_model_is_refused(make_model):

@@ -20,7 +20,7 @@ def reflect(x: Tensor) -> Tensor:
     is 1 or -1, and 1 where x is in [0, 1], its ends included.
     """
     if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
-        wanted = "x must be a tensor of float32 or float64"
+        wanted = "x must be a float tensor of float32 or float64"
         raise (ValueError if isinstance(x, Tensor) else TypeError)(f"{wanted}, got {described(x)}")
     folded: Tensor = torch.ops.softrank_ext.reflect(x)
     return folded
@@ -71,7 +71,7 @@ def decode_chamber(soft_ranks: Tensor, mask: Tensor | None = None) -> tuple[Tens
     Raises ValueError if a real item's soft rank is NaN (skipped while compiling, where data cannot be read).
     """
     is_one_row = isinstance(soft_ranks, Tensor) and soft_ranks.ndim == 1
-    check_tensor("soft_ranks", soft_ranks, ("N",) if is_one_row else ("B", "N"), FLOAT_DTYPES)
+    check_tensor("soft_ranks", soft_ranks, ("N",) if is_one_row else ("B", "N"), FLOAT_DTYPES, "; one row may be (N,)")
     if mask is not None:
         check_mask("mask", mask, "soft_ranks", soft_ranks)
     if is_one_row:

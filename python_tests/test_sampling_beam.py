@@ -4,7 +4,10 @@ from itertools import permutations
 
 import pytest
 import torch
+from testing.engines import each_engine
 
+from softrank_ext import ops
+from softrank_ext.choices import Engine
 from softrank_ext.model import HEADS
 from softrank_ext.sampling.beam import beam_decode, beam_search
 
@@ -204,10 +207,11 @@ def make_case(make_model, head):
 
 @pytest.mark.parametrize("is_masked", (False, True))
 @pytest.mark.parametrize("head", HEADS)
-def test_full_width_finds_the_models_most_likely_orders(make_model, head, is_masked):
+@each_engine
+def test_full_width_finds_the_models_most_likely_orders(make_model, head, is_masked, engine):
     model, items, mask = make_case(make_model, head)
     mask = mask if is_masked else torch.ones_like(mask)
-    orders, log_probs, starts = beam_decode(model, items, 0.6, 120, mask if is_masked else None)
+    orders, log_probs, starts = beam_decode(model, items, 0.6, 120, mask if is_masked else None, engine=engine)
     assert not starts.any()
     for row in range(3):
         expected, wanted = orders_by_log_prob(model, items[row], 0.6, mask[row].nonzero()[:, 0].tolist())
@@ -241,6 +245,19 @@ def test_a_narrow_beam_scores_its_orders_as_the_model_does(make_model, head):
     greedy = model.decode(items, 0.4).log_probs.sum(1)
     assert (log_probs[:, 0] >= greedy - 1e-10).all()
     assert (log_probs[:, 0] > greedy + 1e-3).any()  # a case in which the search pays
+
+
+def test_a_beam_runs_on_the_engine_that_is_asked_for(make_model, monkeypatch):
+    torch.manual_seed(9)
+    model, items = make_model("pointer", torch.float64), torch.randn(2, 5, 2, dtype=torch.float64)
+    kernel = beam_decode(model, items, 0.4, 3)
+    for name in ("open_decoder", "advance_decoder"):
+        monkeypatch.setattr(ops, name, None)
+    plain = beam_decode(model, items, 0.4, 3, engine=Engine(compiled=False))
+    assert torch.equal(plain.orders, kernel.orders)
+    torch.testing.assert_close(plain.log_probs, kernel.log_probs, atol=1e-12, rtol=0)
+    with pytest.raises(TypeError):  # the kernel's functions are gone
+        beam_decode(model, items, 0.4, 3)
 
 
 @pytest.mark.parametrize("head", ("pointer", "gpl"))

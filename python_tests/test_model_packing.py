@@ -1,0 +1,44 @@
+"""Weights in the order that the ops take them, packed anew when one has changed."""
+
+import pytest
+import torch
+
+from softrank_ext import ops
+from softrank_ext.model.packing import packed_weights
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("head", ("pointer", "linear"))
+def test_lists_are_in_the_order_of_the_ops(make_model, head):
+    model = make_model(head)
+    weights = packed_weights(model)
+    for kind, transformer, layers, norm in (
+        ("encoder", weights.encoder, model.encoder_layers, model.encoder_norm),
+        ("decoder", weights.decoder, model.decoder_layers, model.decoder_norm),
+    ):
+        names = ops.layer_weight_names(kind)
+        by_name = [{name.replace(".", "_"): weight for name, weight in layer.named_parameters()} for layer in layers]
+        wanted = [layer[name] for layer in by_name for name in names] + [norm.weight, norm.bias]
+        assert len(transformer.weights) == len(wanted)
+        assert all(weight is own for weight, own in zip(transformer.weights, wanted, strict=True))
+    assert (weights.head is None) == (head == "linear")
+
+
+def test_packing_follows_the_weights(make_model):
+    model = make_model("pointer")
+    first = packed_weights(model)
+    again = packed_weights(model)
+    assert again.decoder.packed is first.decoder.packed and again.time_vectors is first.time_vectors
+    for parameter in (model.decoder_layers[1].feed_in.weight, model.head.slot_weight, model.time_embedder.out.bias):
+        parameter.data[..., 0] += 1.0  # no version of a tensor tells of this
+        changed = packed_weights(model)
+        assert changed.time_vectors is not again.time_vectors
+        again = changed
+    fresh = ops.pack_decoder([weight.detach() for weight in again.decoder.weights])
+    assert again.decoder.packed is not None and torch.equal(fresh, again.decoder.packed)
+
+
+def test_heads_without_a_decoder_have_nothing_to_pack(make_model):
+    weights = packed_weights(make_model("gpl"))
+    assert weights.encoder.weights == weights.decoder.weights == [] and weights.head is None
