@@ -1,6 +1,7 @@
 """What holds for a draw beside the model: an item fixed at place 0, rules, and the choice among weighted draws."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -206,3 +207,13 @@ def test_resampled_draws_are_in_proportion_to_their_weights():
     assert float(drawn.effective_size[0, 0]) == pytest.approx(1 / (0.01 + 0.16 + 0.25))
     assert float(drawn.log_prob_allowed[0, 7]) == pytest.approx(math.log(8 / 4))  # the mean of the four weights
     assert torch.equal(resampled(weighted, torch.arange(9, 12)[None]).order, drawn.order[:, 9:12])
+
+
+def test_law_conditioned_on_the_start_alone_needs_no_weights(make_model):
+    model = make_model("pointer", fixed_start=True)
+    items, pinned = torch.randn(2, 4, 2), Constraints(pins={2: 0})
+    plain = sample(model, items, constraints=pinned, num_samples=3, seed=1)
+    conditioned = sample(model, items, constraints=replace(pinned, law="conditioned"), num_samples=3, seed=1)
+    assert torch.equal(conditioned.order, plain.order) and torch.equal(conditioned.log_prob, plain.log_prob)
+    assert (conditioned.effective_size == 3).all() and (conditioned.log_prob_allowed == 0).all()
+    assert plain.effective_size is None and plain.log_prob_allowed is None

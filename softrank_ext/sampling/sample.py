@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -104,6 +105,10 @@ def sample(
     if is_resampled:
         numbers = first_sample + torch.arange(B * num_samples, device=given.items.device).view(B, num_samples)
         samples = resampled(samples, numbers)
+    elif settings.law == "conditioned":
+        # Nothing but the start is asked for: the draws follow the law as they are.
+        every = torch.full_like(samples.log_prob, num_samples, dtype=torch.float64)
+        samples = replace(samples, effective_size=every, log_prob_allowed=torch.zeros_like(every))
     if given.is_single:
         samples = samples[0]
     return samples.numpy() if is_numpy else samples
