@@ -11,7 +11,19 @@ from testing.tiny_models import numbers_of, small_model
 from testing.torch_twins import torch_encoder_layer
 from torch import nn
 
-from softrank_ext import Beam, Bridge, Draw, Engine, Greedy, Riffle, decode_chamber, ops, reflect, sample
+from softrank_ext import (
+    Beam,
+    Bridge,
+    Draw,
+    Engine,
+    Greedy,
+    Riffle,
+    decode_chamber,
+    log_likelihood,
+    ops,
+    reflect,
+    sample,
+)
 from softrank_ext.laws import GeneralizedPlackettLuce, PlackettLuce
 from softrank_ext.model import (
     DECODER_HEADS,
@@ -332,3 +344,16 @@ def test_temperatures_of_decode(make_model):
         torch.testing.assert_close(drawn.log_probs, again.log_probs, atol=1e-10, rtol=0)
     with pytest.raises(ValueError, match=r"^temperature must be positive and finite, got -1\.0$"):
         Draw(-1.0)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_no_items_are_refused(make_model, head):
+    model, items, order = make_model(head), torch.rand(3, 0, 2), torch.zeros(3, 0, dtype=torch.int64)
+    for call in (
+        lambda: model.decode(items, 1.0),
+        lambda: model.log_prob(items, 1.0, order),
+        lambda: sample(model, items),
+        lambda: log_likelihood(model, items, order),
+    ):
+        with pytest.raises(ValueError, match=r"items must be \(B, N, \.\.\.\) with N at least 1, got \(3, 0, 2\)"):
+            call()

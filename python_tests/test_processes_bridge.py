@@ -393,3 +393,16 @@ def test_a_process_is_a_frozen_value():
     assert {Bridge(), Bridge()} == {Bridge()}
     with pytest.raises(dataclasses.FrozenInstanceError):
         Bridge().noise_scale = 0.3
+
+
+def test_reflect_pairs_refuses_what_would_never_end():
+    before = torch.zeros(2, 3, 3, dtype=torch.bool)
+    before[:, 0, 1] = before[1, 1, 2] = True
+    with pytest.raises(ValueError, match="soft_ranks must not hold NaN"):
+        bridge.reflect_pairs(torch.tensor([[0.1, float("nan"), 0.3], [0.1, 0.2, 0.3]]), before)
+    before[1, 2, 0] = True
+    with pytest.raises(ValueError, match="before must hold pairs without cycles"):
+        bridge.reflect_pairs(torch.tensor([[0.3, 0.2, 0.1], [0.3, 0.2, 0.1]]), before)
+    # The longest way: a chain that stands the wrong way round.
+    chain = torch.ones(1, 12, 12, dtype=torch.bool).triu(1)
+    assert torch.equal(bridge.reflect_pairs(torch.arange(12.0, 0, -1)[None], chain)[0], torch.arange(1.0, 13))

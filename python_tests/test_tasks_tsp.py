@@ -579,3 +579,11 @@ class TestTwoOpt:
             two_opt(torch.zeros(1, 4, 2), torch.tensor([[1, 3, 3, 0]]))
         with pytest.raises(ValueError, match="neighbours must be an integer of at least 1, got 0"):
             two_opt(torch.zeros(1, 4, 2), order, 0)
+
+
+@pytest.mark.parametrize("wrong", (float("nan"), float("inf"), -float("inf"), 1e200))
+def test_two_opt_refuses_points_without_lengths(wrong):
+    points = torch.rand(1, 6, 2, dtype=torch.float64)
+    points[0, 3, 1] = wrong
+    with pytest.raises(ValueError, match=r"points must be finite and below 1e\+100 in size"):
+        two_opt(points, torch.arange(6)[None])

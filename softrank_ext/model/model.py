@@ -320,6 +320,8 @@ class SoftRankModel(OrderModel):
         if is_wrong or (is_embedded and items.shape[2] != self.config.d_model):
             of_item = "" if item_ndim is None else f" with {item_ndim} dimensions per item"
             raise ValueError(f"{wanted}{of_item}, got {tuple(items.shape)}")
+        if items.shape[1] == 0:
+            raise ValueError(f"{wanted} with N at least 1, got {tuple(items.shape)}")
         if self.config.max_items is not None and items.shape[1] > self.config.max_items:
             raise ValueError(
                 f"this linear head takes up to {self.config.max_items} items, got {items.shape[1]}; "

@@ -187,7 +187,11 @@ def reflect_pairs(soft_ranks: Tensor, before: Tensor) -> Tensor:
     before: (B, N, N) bool, [a, b] = "a before b", without cycles. Pair after pair, by a and then b, exchanges its two
     numbers where they are the wrong way round, again and again until none does. That ends: each exchange brings the
     larger number to the item that comes later in any order that keeps the pairs. See the file's head for its law.
+    Raises ValueError for NaN and for pairs that form a cycle.
     """
+    if bool(soft_ranks.isnan().any()):
+        raise ValueError("soft_ranks must not hold NaN")
+    N = soft_ranks.shape[1]
     row, a, b = before.nonzero().unbind(1)
     counts = before.sum((1, 2))  # (B,)
     number = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]  # of a pair in its row
@@ -196,14 +200,15 @@ def reflect_pairs(soft_ranks: Tensor, before: Tensor) -> Tensor:
     )
     pairs[0, row, number], pairs[1, row, number] = a, b  # (2, B, pairs); 0 and 0 in rows that have fewer
     z = soft_ranks.clone()
-    is_done = False
-    while not is_done:
+    # An exchange mends an inversion of any order that keeps the pairs, and every sweep but the last makes one.
+    for _ in range(N * (N - 1) // 2 + 1):
         before_sweep = z.clone()
         for ends in pairs.unbind(2):  # (2, B)
             values = z.gather(1, ends.T)  # (B, 2)
             z.scatter_(1, ends.T, values.sort(1).values)
-        is_done = torch.equal(before_sweep, z)
-    return z
+        if torch.equal(before_sweep, z):
+            return z
+    raise ValueError("before must hold pairs without cycles")
 
 
 def _column(time: float | Tensor, like: Tensor, name: str) -> Tensor:

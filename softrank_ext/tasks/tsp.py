@@ -44,6 +44,7 @@ from softrank_ext.permutations import check_order
 from softrank_ext.tasks.draws import generator_of, rows_of_passes
 
 DIRECTIONS = ("file", "counterclockwise", "random")
+_MOST_COORDINATE = 1e100
 READERS: dict[str, dict[str, float]] = {"paper": {}, "fine": {"cycles": 16.0, "slowing": 64.0}}
 
 
@@ -191,6 +192,10 @@ def two_opt(points: Tensor, order: Tensor, neighbours: int = 10) -> Tensor:
     check_order(order)
     check_tensor("points", points, (*order.shape, 2), ANY_FLOAT, "; it must fit order")
     check_integer("neighbours", neighbours, 1)
+    if not bool((points.abs() < _MOST_COORDINATE).all()):  # NaN too
+        raise ValueError(
+            f"points must be finite and below {_MOST_COORDINATE:g} in size: lengths of tours add up squares"
+        )
     places, tours = points.double().cpu().numpy(), order.cpu().numpy()
     if uses_reference():
         shorter = np.stack([plain_two_opt(*pair) for pair in zip(places, tours, strict=True)]) if len(tours) else tours
