@@ -37,11 +37,19 @@ def test_csv(tmp_path, header):
     torch.testing.assert_close(read.items, torch.tensor([[[0.5, 1.0], [2.0, -0.3], [4.0, 5.0]]]))
 
 
+@pytest.mark.parametrize("header", ("", "x,y\n"))
+def test_a_byte_order_mark_is_no_header(tmp_path, header):
+    (tmp_path / "a.csv").write_text(header + "0.5,1\n2,3\n", encoding="utf-8-sig")
+    assert read_items(tmp_path / "a.csv").items.tolist() == [[[0.5, 1.0], [2.0, 3.0]]]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("1,2\n3\n", r"a\.csv, line 2 must have 2 numbers, got 3"),
-        ("x,y\n1,2\n3,b\n", r"a\.csv, line 3 must have 2 numbers, got 3,b"),
+        ("x,y\n1,2\n3,b\n", r"a\.csv, line 3, column 2 must be a number, got 'b'"),
+        ("1,\n3,4\n", r"a\.csv, line 1, column 2 must be a number, got ''"),
+        ("x,2\n3,4\n", r"a\.csv, line 1, column 1 must be a number, got 'x'"),
         ("x,y\n", r"a\.csv must have a line of numbers per item, it has none"),
     ],
 )

@@ -53,6 +53,15 @@ def test_names_are_sorted_by_their_number(write):
     )
 
 
+def test_a_byte_order_mark_invents_no_candidate(tmp_path):
+    for name, text in (("a.soc", SOC), ("a.csv", "ann,bob\nbob,ann\nann,bob\n")):
+        (tmp_path / name).write_text(text)
+        plain = read_ballots(tmp_path / name)
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+        marked = read_ballots(tmp_path / name)
+        assert marked.names == plain.names and torch.equal(marked.order, plain.order)
+
+
 def test_reads_incomplete_orders_of_the_older_layout(write):
     ballots = read_ballots(write("a.soi", OLD_SOI))
     assert ballots.names == ("Apple, red", "Pear", "Plum")

@@ -21,7 +21,7 @@ def with_config_file(words: Sequence[str]) -> list[str]:
     import yaml
 
     try:
-        options = yaml.safe_load(path.read_text()) or {}
+        options = yaml.safe_load(path.read_text(encoding="utf-8-sig")) or {}
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(options, dict):

@@ -55,23 +55,30 @@ def _read_npz(path: Path) -> ItemFile:
 
 
 def _read_csv(path: Path) -> ItemFile:
-    with open(path, newline="") as file:
+    with open(path, newline="", encoding="utf-8-sig") as file:
         lines = [(number, line) for number, line in enumerate(csv.reader(file), 1) if any(map(str.strip, line))]
-    if lines and not _is_numbers(lines[0][1]):
+    # A line of names has a text in every column and no number.
+    if lines and all(word.strip() and _number_of(word) is None for word in lines[0][1]):
         lines = lines[1:]
     if not lines:
         raise ValueError(f"{path} must have a line of numbers per item, it has none")
+    rows = []
     for number, line in lines:
-        if not _is_numbers(line) or len(line) != len(lines[0][1]):
+        if len(line) != len(lines[0][1]):
             raise ValueError(f"{path}, line {number} must have {len(lines[0][1])} numbers, got {','.join(line)}")
-    return ItemFile(torch.tensor([[float(word) for word in line] for _, line in lines])[None], None, None)
+        row = [_number_of(word) for word in line]
+        if None in row:
+            column = row.index(None)
+            raise ValueError(f"{path}, line {number}, column {column + 1} must be a number, got {line[column]!r}")
+        rows.append(row)
+    return ItemFile(torch.tensor(rows)[None], None, None)
 
 
-def _is_numbers(words: list[str]) -> bool:
+def _number_of(word: str) -> float | None:
     try:
-        return bool([float(word) for word in words])
+        return float(word)
     except ValueError:
-        return False
+        return None
 
 
 def _read_tsplib(path: Path) -> ItemFile:

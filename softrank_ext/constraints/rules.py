@@ -100,7 +100,7 @@ class Constraints:
 def read_constraints(path: str | Path) -> Constraints | list[Constraints | None]:
     """Constraints from a JSON file: an object for all instances, or a list with an object or null per instance."""
     try:
-        value = json.loads(Path(path).read_text())
+        value = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if isinstance(value, list):

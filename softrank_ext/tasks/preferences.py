@@ -115,7 +115,7 @@ def read_ballots(path: str | Path) -> Ballots:
         raise ValueError(f"a file of ballots must end in {', '.join(ENDINGS)}, got {path.name}")
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing: PrefLib files are at preflib.org, CSV needs a ballot a row")
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8-sig")
     names, ballots = _parse_csv(path, text) if path.suffix == ".csv" else _parse_preflib(path, text)
     if not ballots:
         raise ValueError(f"{path} has no ballots")

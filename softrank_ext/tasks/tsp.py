@@ -252,7 +252,7 @@ def read_instances(path: str | Path) -> tuple[Tensor, Tensor]:
         raise FileNotFoundError(f"{path} is missing: make such a file with `python -m softrank_ext generate tsp`")
     points: list[np.ndarray] = []
     tours: list[np.ndarray] = []
-    with path.open() as file:
+    with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue

@@ -97,7 +97,7 @@ def _parse(path: str | Path) -> tuple[dict[str, str], dict[str, list[str]]]:
     fields: dict[str, str] = {}
     sections: dict[str, list[str]] = {}
     words: list[str] | None = None
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8-sig").splitlines():
         stripped = line.strip()
         if stripped == "EOF":
             break
