@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from softrank_ext import Engine, ops
+from softrank_ext._libraries import uses_reference
 from softrank_ext.model import HEADS
 from softrank_ext.permutations import arrange
 
@@ -45,3 +46,11 @@ def test_decoder_inputs_are_those_of_the_compiled_prediction(make_model):
         )
     with pytest.raises(ValueError, match="a gpl head has no decoder: use pointer or linear"):
         make_model("gpl").decoder_inputs(items.float(), 0.7)
+
+
+@pytest.mark.skipif(uses_reference(), reason="a check of the kernels")
+@pytest.mark.parametrize("head", ("pointer", "linear"))
+def test_the_kernel_refuses_no_items(make_model, head):
+    model = make_model(head)
+    with pytest.raises(RuntimeError, match=r"embedded must be \(B, N, D\) with N at least 1, got N = 0"):
+        model.decode_embedded(torch.zeros(3, 0, model.config.d_model), 1.0)

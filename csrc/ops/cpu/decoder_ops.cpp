@@ -148,6 +148,7 @@ Prepared prepare_decoder(const std::vector<Tensor>& weights, const std::optional
   const Tensor place_rows = made_contiguous(places), real = made_contiguous(mask);
   const OptionalData<int64_t> arrangement(order);
   const ScalarType dtype = embedded.scalar_type();
+  STD_TORCH_CHECK(n > 0, "embedded must be (B, N, D) with N at least 1, got N = 0");
   STD_TORCH_CHECK(time.scalar_type() == dtype, "time has the wrong dtype");
   STD_TORCH_CHECK(time.numel() == width || time.numel() == rows * width, "time must hold ", width, " or ", rows * width,
                   " numbers, got ", time.numel());
