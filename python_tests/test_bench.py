@@ -68,7 +68,10 @@ def test_only_timing_holds_the_clock(path):
     )
 
 
-@pytest.mark.parametrize("name", ["bundle", "demo_items", "deliveries", "figures", "readme"])
+SCRIPTS = ("bundle", "demo_items", "deliveries", "figures")
+
+
+@pytest.mark.parametrize("name", ["readme", *(pytest.param(name, marks=pytest.mark.slow) for name in SCRIPTS)])
 def test_scripts_that_make_things_start_by_themselves(name):
     run = _run_script(f"making/{name}.py", "--help")
     assert run.returncode == 0 and run.stdout.startswith(f"usage: {name}.py"), run.stderr

@@ -33,7 +33,7 @@ def test_two_riffles_are_one_after_another():
     torch.testing.assert_close(two.log_prob(orders).exp(), composed)
 
 
-@pytest.mark.parametrize("shuffles", [53, 54, 100, 2000])
+@pytest.mark.parametrize("shuffles", [53, 54, 100, pytest.param(2000, marks=pytest.mark.slow)])
 def test_riffle_of_many_cards_and_shuffles(shuffles):
     law = Riffle(200, shuffles)
     uniform_log_prob = -math.lgamma(201)

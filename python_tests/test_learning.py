@@ -192,7 +192,9 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name.endswith("5") else name for name in LAWS]
+)
 def test_learns_a_distribution_and_not_a_mode(name):
     law = LAWS[name]
     iterations = 250 if name == "Mallows of 4" else 400
