@@ -28,7 +28,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from softrank_ext import metrics
-from softrank_ext._libraries import compiled_module, uses_reference
 from softrank_ext.batch import Batch
 from softrank_ext.checks import (
     ANY_FLOAT,
@@ -42,9 +41,10 @@ from softrank_ext.checks import (
 from softrank_ext.model import DataFacts
 from softrank_ext.permutations import check_order
 from softrank_ext.tasks.draws import generator_of, rows_of_passes
+from softrank_ext.tasks.two_opt import plain_two_opt as plain_two_opt
+from softrank_ext.tasks.two_opt import two_opt as two_opt
 
 DIRECTIONS = ("file", "counterclockwise", "random")
-_MOST_COORDINATE = 1e100
 READERS: dict[str, dict[str, float]] = {"paper": {}, "fine": {"cycles": 16.0, "slowing": 64.0}}
 
 
@@ -181,45 +181,6 @@ def batch_tour_length(batch: Batch, order: Tensor) -> Tensor:
     if "distances" in batch.extras:
         return metrics.matrix_tour_length(batch.extras["distances"], order)
     return metrics.tour_length(batch.extras["points"], order)
-
-
-def two_opt(points: Tensor, order: Tensor, neighbours: int = 10) -> Tensor:
-    """Tours (B, N) through points (B, N, 2), shortened until no reversal of a part helps; the first item stays first.
-
-    New neighbours of a point are searched among its nearest `neighbours`, or among all points in plain numpy (with the
-    environment variable SOFTRANK_EXT_REFERENCE=1). No tour gets longer.
-    """
-    check_order(order)
-    check_tensor("points", points, (*order.shape, 2), ANY_FLOAT, "; it must fit order")
-    check_integer("neighbours", neighbours, 1)
-    if not bool((points.abs() < _MOST_COORDINATE).all()):  # NaN too
-        raise ValueError(
-            f"points must be finite and below {_MOST_COORDINATE:g} in size: lengths of tours add up squares"
-        )
-    places, tours = points.double().cpu().numpy(), order.cpu().numpy()
-    if uses_reference():
-        shorter = np.stack([plain_two_opt(*pair) for pair in zip(places, tours, strict=True)]) if len(tours) else tours
-    else:
-        shorter = compiled_module().two_opt(places, tours, neighbours)
-    return torch.from_numpy(shorter).to(order.device)
-
-
-def plain_two_opt(points: np.ndarray, tour: np.ndarray) -> np.ndarray:
-    """One tour (N,) through points (N, 2), shortened by reversals until none helps: slow and simple."""
-    distance = np.linalg.norm(points[:, None] - points[None], axis=2)
-    tour = tour.copy()
-    is_better = True
-    while is_better:
-        is_better = False
-        for first in range(1, len(tour) - 1):
-            # Reversing first ... last replaces the edges into `first` and out of `last`.
-            before, begin, ends, after = tour[first - 1], tour[first], tour[first:], np.roll(tour, -1)[first:]
-            change = distance[before, ends] + distance[begin, after] - distance[before, begin] - distance[ends, after]
-            best = int(change.argmin())
-            if change[best] < -1e-10:
-                tour[first : first + best + 1] = tour[first : first + best + 1][::-1].copy()
-                is_better = True
-    return tour
 
 
 def signed_area(points: Tensor, order: Tensor) -> Tensor:
