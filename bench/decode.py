@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import report
+import roofline
 import torch
 from timing import resident, timed_together
 
@@ -44,7 +45,7 @@ class Decoding:
     """One batch at one diffusion time: everything that `decode_order` takes, encoded beforehand."""
 
     def __init__(self, model: SoftRankModel, batch: int, places: int) -> None:
-        generator = torch.Generator().manual_seed(1)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(1)
         self.model = model
         self.embedded = model.embed(torch.rand(batch, places, 2, generator=generator))
         self.inputs = model.decoder_inputs(self.embedded, 0.6, is_embedded=True)
@@ -99,6 +100,24 @@ def speed_rows(model: SoftRankModel, rounds: int, batches: list[int]) -> list[re
                 }
             )
     return rows
+
+
+def roofline_lines(rows: list[report.Row], device: torch.device) -> list[str]:
+    """What the compiled decoder reached, beside what the GPU's properties allow (bench/roofline.py)."""
+    gpu, decoder, lines = roofline.gpu_of(device), roofline.Decoder(), []
+    for row in rows:
+        if not row["name"].endswith("eager"):
+            continue
+        batch, seconds = int(row["name"].split(",")[0].split()[1]), row["ours_ms"] / 1e3 / (PLACES - 1)
+        bound = roofline.place(gpu, decoder, PLACES, batch)
+        reached = 2 * batch * decoder.products(PLACES) / seconds / 1e12
+        moved = (4 * decoder.weights() + batch * decoder.cache_bytes(PLACES)) / seconds / 1e12
+        lines.append(
+            f"batch {batch}: 2 launches, {seconds * 1e6:.0f} us per place, {reached:.2f} TFLOPS, {moved:.2f} TB/s of "
+            f"weights (once) and caches; bound {bound.bound * 1e6:.0f} us by {bound.limit}, "
+            f"estimate {bound.estimate * 1e6:.0f} us"
+        )
+    return lines
 
 
 def cache_rows(model: SoftRankModel, rounds: int) -> list[report.Row]:
@@ -174,17 +193,21 @@ def main() -> int:
     parser = report.options("Speed of the compiled decoder.")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which the sides take turns")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure")
+    report.device_options(parser)
     parser.add_argument("--batches", nargs="+", type=int, choices=SPEED, default=list(SPEED), help="for the speed part")
     args = parser.parse_args()
     about = report.begin(args)
     torch.set_grad_enabled(False)
+    report.make_tensors_on(args)
     model = make_model()
     rows: list[report.Row] = []
     if "speed" in args.parts:
         rows += speed_rows(model, args.rounds, args.batches)
+        if args.device.type == "cuda":
+            about["roofline"] = roofline_lines(rows, args.device)
     if "cache" in args.parts:
         rows += cache_rows(model, min(args.rounds, 3))
-    if "memory" in args.parts:
+    if "memory" in args.parts and args.device.type == "cpu":
         rows.append(memory_row(model, args.threads))
     return report.finish(args, about, rows, table(rows))
 

@@ -17,6 +17,8 @@ import torch
 from timing import timed_together
 
 from softrank_ext import noise, ops
+from softrank_ext.costs import Makespan, local_search
+from softrank_ext.costs.moves import search_in_batches
 from softrank_ext.tasks.tsp import plain_two_opt, two_opt
 
 
@@ -33,7 +35,13 @@ class Case:
 
 def _reflect_case(count: int, required: float) -> Case:
     x = 3 * torch.randn(count)
-    return Case(f"reflect {count:.0e}", required, 8 * count, lambda: ops.reflect(x), lambda: ops.reflect_reference(x))
+    return Case(
+        f"reflect {count:.0e}",
+        required,
+        2 * x.itemsize * count,
+        lambda: ops.reflect(x),
+        lambda: ops.reflect_reference(x),
+    )
 
 
 def _decode_chamber_case(B: int, N: int, required: float) -> Case:
@@ -41,7 +49,7 @@ def _decode_chamber_case(B: int, N: int, required: float) -> Case:
     return Case(
         f"decode_chamber ({B}, {N})",
         required,
-        (4 + 8 + 8) * B * N,
+        (soft_ranks.itemsize + 8 + 8) * B * N,
         lambda: ops.decode_chamber(soft_ranks),
         lambda: ops.decode_chamber_reference(soft_ranks, None),
     )
@@ -53,7 +61,7 @@ def _pick_case(B: int, N: int, required: float) -> Case:
     return Case(
         f"pick ({B}, {N})",
         required,
-        (4 + 1) * B * N + (4 + 8 + 4) * B,
+        (scores.itemsize + 1) * B * N + (2 * scores.itemsize + 8) * B,
         lambda: ops.pick(scores, remaining, uniform),
         lambda: ops.pick_reference(scores, remaining, uniform),
     )
@@ -71,30 +79,53 @@ def _two_opt_case(B: int, N: int, required: float) -> Case:
     )
 
 
-def cases() -> list[Case]:
-    """What is measured."""
+def _makespan_case(B: int, N: int, M: int, required: float) -> Case:
+    times, order = torch.randint(1, 100, (B, N, M)).double(), torch.rand(B, N).argsort(1)
+    return Case(
+        f"makespan ({B}, {N}, {M})",
+        required,
+        8 * (B * N * M + B * N + B),
+        lambda: Makespan()(times, order),
+        lambda: Makespan().reference(times, order),
+    )
+
+
+def _insertion_case(B: int, N: int, M: int, required: float) -> Case:
+    times, order, kinds = torch.randint(1, 100, (B, N, M)).double(), torch.rand(B, N).argsort(1), ("insert",)
+    return Case(
+        f"local_search of a flow shop ({B}, {N}, {M})",
+        required,
+        8 * (B * N * M + 2 * B * N),
+        lambda: local_search(times, order, Makespan(), kinds),
+        lambda: search_in_batches(times, order, Makespan().reference, kinds),
+    )
+
+
+def cases(has_host: bool = True) -> list[Case]:
+    """What is measured, on the default device and in its default dtype. has_host: also what runs on the CPU only."""
     torch.manual_seed(0)
     samples, pieces = torch.arange(1000), 1000
     one_sample, count = torch.arange(1), 1_000_000
+    dtype, width = torch.get_default_dtype(), torch.get_default_dtype().itemsize
     uniform = Case(
         "uniform 1e+06, torch.rand",
         1.0,
-        4 * count,
-        lambda: noise.uniform(1, samples, 0, pieces),
+        width * count,
+        lambda: noise.uniform(1, samples, 0, pieces, dtype=dtype),
         lambda: torch.rand(1000, pieces),
     )
     normal = Case(
         "normal 1e+06, torch.randn",
         1.0,
-        4 * count,
-        lambda: noise.normal(1, samples, 0, pieces),
+        width * count,
+        lambda: noise.normal(1, samples, 0, pieces, dtype=dtype),
         lambda: torch.randn(1000, pieces),
     )
     one_row = Case(
         "uniform 1e+06 of one sample",
         1.0,
-        4 * count,
-        lambda: noise.uniform(1, one_sample, 0, count),
+        width * count,
+        lambda: noise.uniform(1, one_sample, 0, count, dtype=dtype),
         lambda: torch.rand(1, count),
     )
     return [
@@ -107,7 +138,8 @@ def cases() -> list[Case]:
         uniform,
         one_row,
         normal,
-        _two_opt_case(16, 100, 50.0),
+        *([_two_opt_case(16, 100, 50.0), _makespan_case(1024, 20, 5, 2.0)] if has_host else []),
+        *([_insertion_case(2, 20, 5, 50.0)] if has_host else []),
     ]
 
 
@@ -157,9 +189,11 @@ def main() -> int:
     parser = report.options("Speed of the core ops against plain torch.")
     parser.add_argument("--repeats", type=int, default=50, help="most repeats per op")
     parser.add_argument("--seconds", type=float, default=1.0, help="about how long to time each op")
+    report.device_options(parser)
     args = parser.parse_args()
     about = report.begin(args)
-    rows = [measure(case, args.repeats, args.seconds) for case in cases()]
+    report.make_tensors_on(args)
+    rows = [measure(case, args.repeats, args.seconds) for case in cases(args.device.type == "cpu")]
     return report.finish(args, about, rows, table(rows))
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from timing import fix_threads, machine
+import torch
+from timing import fix_threads, machine, use_clock_of
 
 import softrank_ext
 
@@ -29,9 +30,22 @@ def options(description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def device_options(parser: argparse.ArgumentParser) -> None:
+    """Where to run and in which numbers, for the benches that can."""
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"), help="cpu, cuda or cuda:1")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+
+
+def make_tensors_on(args: argparse.Namespace) -> None:
+    """Let new tensors be on the device and of the dtype that the options name."""
+    torch.set_default_device(args.device)
+    torch.set_default_dtype(getattr(torch, args.dtype))
+
+
 def begin(args: argparse.Namespace) -> dict[str, object]:
-    """Fix the threads; returns what the numbers are measured on."""
+    """Fix the threads and the clock; returns what the numbers are measured on."""
     fix_threads(args.threads)
+    use_clock_of(getattr(args, "device", torch.device("cpu")))
     return machine() | {"cpu_capability": softrank_ext.build_info().get("cpu_capability", "plain torch")}
 
 

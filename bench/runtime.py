@@ -35,7 +35,7 @@ from tqdm import tqdm
 from waves import GRIDS, STEPS, SortWaves, config_of, trained_model
 
 from softrank_ext import Engine, Riffle, Samples, SoftRankConfig, SoftRankModel, sample
-from softrank_ext.baselines.symmetric_diffusers import model_settings, visited_times
+from softrank_ext.baselines.symmetric_diffusers import PUBLISHED, model_settings, visited_times
 from softrank_ext.tasks.jigsaw import Jigsaw
 
 PARTS = ("table", "speed", "growth")
@@ -62,7 +62,7 @@ LARGE_PLACES = 1000
 def baseline_model(grid: int, task: SortWaves | Jigsaw) -> SoftRankModel:
     """The one-pass network of SymmetricDiffusers, with random weights."""
     torch.manual_seed(0)
-    settings = model_settings("jigsaw")
+    settings = {**model_settings("jigsaw"), **PUBLISHED}
     network: dict[str, Any] = {
         name: settings[name] for name in ("head", "encoder_layers", "decoder_layers", "norm_first")
     }
@@ -77,6 +77,8 @@ def table_rows(grid: int, args: argparse.Namespace) -> list[report.Row]:
     linear = SoftRankModel(replace(config_of(task), head="linear", max_items=grid * grid))
     items = next(task.test_batches(args.samples, args.samples)).items
     models = {BASELINE: baseline_model(grid, task), "cGPL": linear, POINTER: pointer}
+    for model in models.values():
+        model.to(args.device, getattr(torch, args.dtype))
     modes = [(name, mode) for name in models for mode in (["one pass"] if name == BASELINE else DECODER_MODES)]
     calls = {
         (name, mode): partial(
@@ -351,7 +353,10 @@ def main() -> int:
     parser.add_argument("--models", type=Path, metavar="FOLDER", default=default, help=f"trained models ({default})")
     parser.add_argument("--updates", type=int, default=400, help="of such a model's training")
     parser.add_argument("--plot", metavar="FILE", help="draw the table")
+    report.device_options(parser)
     args = parser.parse_args()
+    if args.device.type != "cpu":
+        args.parts = [part for part in args.parts if part == "table"]  # the others are about CPUs
     if args.samples < 1:
         parser.error(f"--samples must be at least 1, got {args.samples}")
     if args.plot and "table" not in args.parts:

@@ -79,7 +79,7 @@ def config_of(row: Row, task: Task, size: int, args: argparse.Namespace) -> Trai
     if args.batch_size is not None:
         settings["batch_size"] = args.batch_size
     if args.draws is not None and row.method in ("softrank", "symmetric-diffusers"):
-        settings |= {"draws": args.draws, "times": "drawn"}
+        settings |= {"noisy_orders": args.draws, "times": "drawn"}
     return TrainConfig(**{**settings, "schedule": "cosine", "seed": args.seed})
 
 

@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import torch
 
+_clock = torch.device("cpu")  # whose clock is read
+
 Name = TypeVar("Name", bound=Hashable)
 
 
@@ -34,6 +36,17 @@ def timed(call: Callable[[], object], *, repeats: int = 30, seconds: float = 0.2
 def timed_once(call: Callable[[], object]) -> float:
     """Seconds of a single call, for calls that last many seconds; warm up with a smaller one."""
     return _seconds_of(call, 1)
+
+
+class Deadline:
+    """A moment `seconds` from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.perf_counter() + seconds
+
+    def has_passed(self) -> bool:
+        """Whether it is over."""
+        return time.perf_counter() >= self._end
 
 
 def timed_together(
@@ -61,13 +74,33 @@ def timed_together(
     return {name: _summary(values) for name, values in measured.items()}
 
 
+def use_clock_of(device: torch.device) -> None:
+    """Time by the host's clock, or by the events of a GPU."""
+    global _clock
+    _clock = device
+
+
 def _seconds_of(call: Callable[[], object], times: int) -> float:
+    if _clock.type == "cuda":
+        return _gpu_seconds_of(call, times)
     _synchronize()
     start = time.perf_counter()
     for _ in range(times):
         call()
     _synchronize()
     return (time.perf_counter() - start) / times
+
+
+def _gpu_seconds_of(call: Callable[[], object], times: int) -> float:
+    """By the GPU's own clock: from before the first launch until the last one is done."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(times):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / times
 
 
 def _synchronize() -> None:

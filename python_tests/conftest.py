@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import settings
 from synthetic_runs import BALLOTS
+from testing.devices import Device, FakeDevice, GpuDevice, load_cuda_guard
+from testing.fake_cuda import fake_cuda
 
 from softrank_ext import Bridge, DataFacts, Riffle
 from softrank_ext.model import DECODER_HEADS, SoftRankConfig, SoftRankModel
@@ -38,9 +40,13 @@ def make_model() -> Callable[..., SoftRankModel]:
         max_items: int = 200,
         process: Bridge | Riffle = Bridge(),  # noqa: B008 (frozen)
         fixed_start: bool = False,
+        reads: str = "order",
+        partial: bool = False,
+        symmetry: str = "none",
     ) -> SoftRankModel:
         torch.manual_seed(7)
         config = SoftRankConfig(
+            init="published",  # what the bounds of the tests were measured with
             d_model=16,
             feed_forward=24,
             heads=2,
@@ -51,7 +57,9 @@ def make_model() -> Callable[..., SoftRankModel]:
             norm_first=norm_first,
             embedder={"kind": "linear", "features": 2},
             process=process,
-            data=DataFacts(fixed_start=fixed_start),
+            reads=reads,
+            partial=partial,
+            data=DataFacts(symmetry, fixed_start=fixed_start),
         )
         model = SoftRankModel(config).to(dtype)
         with torch.no_grad():
@@ -68,6 +76,23 @@ def make_model() -> Callable[..., SoftRankModel]:
         return model.eval()
 
     return make
+
+
+@pytest.fixture(scope="session")
+def cuda_guard(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What torch without CUDA needs for tensors that claim to be on a GPU; the test is skipped without a compiler."""
+    if not torch.cuda.is_available():
+        load_cuda_guard(tmp_path_factory.mktemp("cuda_guard"))
+
+
+@pytest.fixture
+def device(cuda_guard: None) -> Iterator[Device]:
+    """The GPU where there is one, else one that is none (`testing.fake_cuda`)."""
+    if torch.cuda.is_available():
+        yield GpuDevice()
+        return
+    with fake_cuda():
+        yield FakeDevice()
 
 
 @pytest.fixture

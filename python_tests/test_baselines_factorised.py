@@ -187,7 +187,7 @@ def small_model_of_numbers(code: str = "lehmer") -> FactorisedModel:
 def test_eight_lists_are_learned_by_heart(code, tmp_path):
     task = SortNumbers(num_items=6, instances=8)
     model = small_model_of_numbers(code)
-    config = TrainConfig(iterations=200, batch_size=8, learning_rate=5e-3, warmup=10, ema=0.0)
+    config = TrainConfig(iterations=200, batch_size=8, optimizer="adamw", learning_rate=5e-3, warmup=10, ema=0.0)
     result = train(model, task, config, tmp_path, quiet=True, device="cpu")
     assert evaluate(result.model, task, count=8)["metrics"]["accuracy"]["mean"] == 1.0
     saved = model_folder.load_model(tmp_path / "last")
@@ -199,7 +199,7 @@ def test_eight_lists_are_learned_by_heart(code, tmp_path):
 def test_tours_with_a_first_item_are_learned():
     task = SortNumbers(num_items=5, instances=8, first=True)
     model = small_model_of_numbers()
-    config = TrainConfig(iterations=200, batch_size=8, learning_rate=5e-3, warmup=10, ema=0.0)
+    config = TrainConfig(iterations=200, batch_size=8, optimizer="adamw", learning_rate=5e-3, warmup=10, ema=0.0)
     result = train(model, task, config, quiet=True, device="cpu")
     assert evaluate(result.model, task, count=8)["metrics"]["accuracy"]["mean"] == 1.0
 

@@ -38,14 +38,17 @@ def test_number_of_parameters(task, layers, width, feed_forward, embedder, tmp_p
     monkeypatch.chdir(tmp_path)
     tour = " ".join(str(node) for node in [*range(1, 21), 1])
     (tmp_path / "tours.txt").write_text(f"{' '.join(['0.5'] * 40)} output {tour} \n")
-    method = method_of("symmetric-diffusers")
+    method = method_of("symmetric-diffusers-as-published")
     model = method.make(task, method.options(task.name))
+    assert (model.config.norm_first, model.config.init) == (False, "published")
+    options = method_of("symmetric-diffusers").options(task.name)
+    assert (options.norm_first, options.init, options.head) == (True, "quick", "gpl")
     attention = 4 * (width**2 + width)
     feed = 2 * width * feed_forward + feed_forward + width
     time = 256 * width + width + width**2 + width
     wanted = layers * (attention + feed + 4 * width) + time + embedder
     assert sum(parameter.numel() for parameter in model.parameters()) == wanted
-    assert (model.config.heads, model.config.head, model.config.norm_first) == (8, "gpl", False)
+    assert (model.config.heads, model.config.head) == (8, "gpl")
     assert isinstance(model.process, RiffleProcess) and model.process.target == "previous"
 
 
@@ -86,7 +89,15 @@ def test_every_cell_learns_eight_instances_by_heart(process, head):
     model = small_model(PROCESSES[process], head, d_model=32, feed_forward=64, heads=4)
     iterations, rate = (150, 6e-3) if head == "linear" else (75, 8e-3)  # measured: the others have all by then
     config = TrainConfig(
-        iterations=iterations, batch_size=8, draws=4, times="all", learning_rate=rate, warmup=10, ema=0, prefetch=False
+        iterations=iterations,
+        batch_size=8,
+        noisy_orders=4,
+        times="all",
+        learning_rate=rate,
+        warmup=10,
+        ema=0,
+        prefetch=False,
+        optimizer="adamw",
     )
     train(model, task, config, quiet=True)
     row = evaluate(model, task, count=8)

@@ -13,6 +13,7 @@ import torch
 from synthetic_data import write_cifar10, write_mnist
 
 from softrank_ext import Bridge, SoftRankConfig, SoftRankModel, sample
+from softrank_ext.tasks.tsp import solve, write_instances
 from softrank_ext.training import loss_of
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -77,6 +78,28 @@ def test_scripts_that_make_things_start_by_themselves(name):
     assert run.returncode == 0 and run.stdout.startswith(f"usage: {name}.py"), run.stderr
 
 
+def test_tables_of_attacks_and_certificates(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCH / "making"))
+    monkeypatch.syspath_prepend(str(BENCH))
+    tables = importlib.import_module("result_tables")
+    assert tables.attack_table(tmp_path) == "Not run yet." and tables.certificates_table(tmp_path) == "Not made yet."
+    (tmp_path / "attack.jsonl").write_text(json.dumps({"job": "fuzzed calls", "tried": 10_000, "defects": 2}) + "\n")
+    assert tables.attack_table(tmp_path).splitlines()[2].split(" | ")[1::2] == ["10,000", "2 |"]
+    row = {"sampler": "riffle", "N": 4, "draws": 1000, "statistic": 0.01, "threshold": 0.02, "distance": 0.03,
+           "passes": False, "control_statistic": 0.5, "control_found": True}  # fmt: skip
+    (tmp_path / "certificates.json").write_text(json.dumps({"rows": [row]}))
+    line = tables.certificates_table(tmp_path).splitlines()[2]
+    assert line == "| riffle | 4 | 1,000 | 0.0100 (fails) | 0.0200 | 0.030 | 0.5000, found |"
+
+
+@pytest.mark.slow
+def test_samplers_have_their_certificates(tmp_path):
+    run = _run_script("certificates.py", "--large-draws", "4000", "--output", str(tmp_path / "made.json"))
+    assert run.returncode == 0, run.stderr
+    rows = json.loads((tmp_path / "made.json").read_text())["rows"]
+    assert len(rows) == 9 and all(row["passes"] and row["control_found"] for row in rows)
+
+
 def test_markdown_tables_align_numbers_to_the_right(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCH))
     report = importlib.import_module("report")
@@ -106,6 +129,23 @@ def test_decode_benchmark_runs():
     assert abs(teacher_forced["ratio"] - teacher_forced["ours_ms"] / teacher_forced["other_ms"]) < 1e-9
     assert memory["allowed"] == 1.3
     assert 0 < memory["ratio"] < 1.3  # not a matter of speed: the caches of a tile, not of the batch
+
+
+def test_improve_benchmark_runs(tmp_path):
+    pytest.importorskip("fast_tsp")
+    points = torch.rand(3, 12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    write_instances(tmp_path / "tsp12.txt", points, torch.stack([solve(row) for row in points]))
+    run = _run_script(
+        "improve.py", "--file", str(tmp_path / "tsp12.txt"), "--count", "3", "--draws", "20", "--threads", "1",
+        "--output", str(tmp_path / "improve.json"),
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    record = json.loads((tmp_path / "improve.json").read_text())
+    assert record["instances"] == 3 and record["points"] == 12
+    assert [row["search"] for row in record["equal_draws"]] == ["improve", "improve with local search"]
+    gaps = {row["search"]: float(row["gap"].split()[0]) for row in record["equal_seconds"]}
+    assert len(gaps) == 8 and all(gap > -1e-3 for gap in gaps.values())
+    assert gaps["improve with local search"] <= gaps["improve by uniform draws"]
 
 
 def test_runtime_benchmark_runs(tmp_path):
@@ -151,6 +191,21 @@ def test_operations_of_a_sample_are_counted(monkeypatch):
     memory = 2 * (2 * 2 * 16 + 2 * 16)  # keys and values of two slots, and the pointer's keys
     assert flops == 3 * (encoder + decoder + memory)
     assert weight_bytes == 4 * ((64 + 64) + (96 + 64) + 32)
+
+
+def test_roofline_is_the_slowest_of_its_parts(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    roofline = importlib.import_module("roofline")
+    decoder, gpu = roofline.Decoder(), roofline.GPUS[0]
+    assert decoder.weights() == 4 * (6 * 128 * 128 + 2 * 128 * 512)
+    one, many = roofline.place(gpu, decoder, 64, 1), roofline.place(gpu, decoder, 64, 1024)
+    # One row reads 3.7 MB of weights through one multiprocessor, at 64 bytes per clock.
+    assert one.limit == "weights" and one.bound == pytest.approx(4 * decoder.weights() / 64 / 1.755e9)
+    # 1,024 rows of 64 items hold 537 MB of keys and values, more than L2: they come from memory.
+    assert many.limit == "caches" and many.bound == pytest.approx(1024 * decoder.cache_bytes(64) / 3.35e12)
+    assert many.estimate > many.bound
+    page = (BENCH.parent / "docs" / "speed.md").read_text(encoding="utf-8")
+    assert roofline.tables() in page  # the page has what the script says
 
 
 def test_runtime_benchmark_refuses_nonsense():

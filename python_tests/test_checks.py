@@ -93,3 +93,8 @@ def test_mask():
     elsewhere = torch.ones(2, 3, dtype=torch.bool, device="meta")
     with pytest.raises(ValueError, match=r"^mask must be on the device of order, cpu, got meta$"):
         checks.check_mask("mask", elsewhere, "order", like)
+
+
+def test_sparse_tensors_are_told():
+    with pytest.raises(ValueError, match=r"^x must be a \(2, 2\) tensor of float32, got \(2, 2\) float32 sparse$"):
+        checks.check_tensor("x", torch.eye(2).to_sparse(), (2, 2), torch.float32)

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import pytest
+import torch
 
 from softrank_ext import Beam, Draw, Engine, Greedy
 from softrank_ext.choices import decode_of
@@ -46,10 +47,19 @@ def test_beams(fields, message):
 
 
 def test_engines():
-    assert Engine() == Engine(compiled=True, cache=True, speculative=True, max_memory=2**30)
-    for max_memory in (0, -1, math.nan, None):
+    assert Engine() == Engine(compiled=True, cache=True, speculative=True, max_memory=None)
+    for max_memory in (0, -1, math.nan):
         with pytest.raises(ValueError, match=rf"^max_memory must be positive and finite, got {max_memory}$"):
             Engine(max_memory=max_memory)
+
+
+def test_memory_of_a_batch(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * 2**30, 16 * 2**30))
+    assert Engine().memory_on(torch.device("cpu")) == 2**30
+    assert Engine().memory_on(torch.device("cuda", 0)) == 5 * 2**30
+    assert Engine(max_memory=7).memory_on(torch.device("cuda", 0)) == 7
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**20, 16 * 2**30))
+    assert Engine().memory_on(torch.device("cuda", 0)) == 2**30
 
 
 @pytest.mark.parametrize("choice", [Draw(), Greedy(), Beam(), Engine()], ids=str)
@@ -57,3 +67,8 @@ def test_choices_are_frozen_values(choice):
     assert choice == dataclasses.replace(choice) and hash(choice) == hash(dataclasses.replace(choice))
     with pytest.raises(dataclasses.FrozenInstanceError):
         choice.width = 3
+
+
+def test_temperatures_that_leave_the_range_are_told():
+    with pytest.raises(ValueError, match="temperature must be at least 1e-30, got 1e-38"):
+        Draw(1e-38)

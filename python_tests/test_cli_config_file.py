@@ -39,3 +39,16 @@ def test_config_file_becomes_options(tmp_path):
         "run", "--steps", "1", "5", "--model.no-norm-first", "--model.process.noise-scale", "0.2", "--resume",
         "--device", "None", "--config", str(path), "--seed", "1",
     ]  # fmt: skip
+
+
+def test_aliases_and_files_of_any_size_are_refused(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n")
+    with pytest.raises(ValueError, match=r"must hold options as they are, got an alias \(\*name\)"):
+        with_config_file(["--config", str(path)])
+    path.write_text("a: " + "x" * 2**20)
+    with pytest.raises(ValueError, match="must be a file of options, of at most 1048576 bytes, got more"):
+        with_config_file(["--config", str(path)])
+    path.write_text("[" * 10_000)
+    with pytest.raises(ValueError, match="is not valid YAML"):
+        with_config_file(["--config", str(path)])

@@ -23,14 +23,16 @@ def test_all_cases_with_one_model_missing(weights, tmp_path, capsys):
     assert main(["demo", "--weights", str(weights), "--output", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert "jigsaw-4x4 skipped: no such model." in printed
-    table = [line.split() for line in printed.splitlines()[1:8]]
+    table = [line.split() for line in printed.splitlines()[1:10]]
     assert [line[:4] for line in table] == [
         ["sorting", "9", "64", "1"], ["sorting", "32", "64", "1"], ["tsp", "20", "16", "1"], ["tsp", "20", "16", "16"],
-        ["tsp", "50", "16", "1"], ["tsp", "50", "16", "16"], ["jigsaw", "9", "24", "1"],
+        ["tsp-improve", "20", "16", "64"], ["tsp", "50", "16", "1"], ["tsp", "50", "16", "16"],
+        ["tsp-improve", "50", "16", "64"], ["jigsaw", "9", "24", "1"],
     ]  # fmt: skip
     stems = ("sorting-9", "sorting-32", "tsp-20", "tsp-50", "jigsaw-9")
     files = {path.name for path in (tmp_path / "out").iterdir()}
-    assert files == {f"{stem}.{ending}" for stem in stems for ending in ("png", "html")}
+    improved = {"tsp-20-improve.html", "tsp-50-improve.html"}
+    assert files == improved | {f"{stem}.{ending}" for stem in stems for ending in ("png", "html")}
     assert (tmp_path / "out" / "tsp-20.png").read_bytes().startswith(b"\x89PNG")
     assert re.search(r'"title":"A tour of 20 nodes"', (tmp_path / "out" / "tsp-20.html").read_text())
     assert all(name in printed for name in files) and str(tmp_path / "out") in printed

@@ -64,6 +64,16 @@ def test_rows_of_kinds_of_search(tours, capfd):
         assert {"gap", "length", "validity"} <= row["metrics"].keys() and row["best_by"] == "length"
 
 
+def test_rows_of_improve(tours, capfd):
+    assert main([*EVALUATE, "--improve", "0", "20", "--initial", "2", "--output", "table.json"]) == 0
+    rows = json.loads((tours / "table.json").read_text())["rows"]
+    assert [row["improve"] for row in rows] == [None, 0, 20] and [row["draws"] for row in rows] == [1, 2, 22]
+    lengths = [row["metrics"]["length"]["mean"] for row in rows]
+    assert lengths[2] < lengths[1]
+    assert all(row["metrics"]["validity"]["mean"] == 1 for row in rows)
+    assert "improve" in capfd.readouterr().out.splitlines()[1]
+
+
 def test_the_engine_does_not_change_a_row(tours):
     metrics = []
     for engine in ([], ["--engine.no-compiled"]):
@@ -89,3 +99,21 @@ def test_objects_of_options_are_checked_as_they_are_made(tours, capsys):
     with pytest.raises(SystemExit) as exit:
         main([*EVALUATE, "--decode", "beam", "--beam.kept", "20"])
     assert exit.value.code == 2 and "kept must be an integer from 1 to 16, got 20" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "embedder", "columns"),
+    [
+        ("flowshop", {"kind": "times", "machines": 20}, ["cost", "neh_cost", "iterated_greedy_cost"]),
+        ("tardiness", {"kind": "due-jobs"}, ["cost", "atc_cost", "atc_local_search_cost", "iterated_greedy_cost"]),
+    ],
+)
+def test_costs_stand_beside_heuristics(tmp_path, monkeypatch, capfd, name, embedder, columns):
+    monkeypatch.chdir(tmp_path)
+    sizes = {"d_model": 16, "feed_forward": 24, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+    SoftRankModel(SoftRankConfig(**sizes, embedder=embedder)).save_pretrained("model")
+    words = ["evaluate", name, "model", "--task.num-jobs", "6", "--count", "4", "--steps", "1", "--best-of", "2"]
+    assert main([*words, "--decode", "sample"]) == 0
+    (row,) = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
+    assert list(row["metrics"]) == columns and row["best_by"] == "cost"
+    assert capfd.readouterr().out.splitlines()[1].split() == ["steps", *columns, "instances", "seconds"]

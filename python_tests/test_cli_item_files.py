@@ -1,8 +1,10 @@
 """Items from files and orders to files."""
 
 import csv
+import io
 import json
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ def test_npz(tmp_path):
     with pytest.raises(ValueError, match=r"c\.npz must have an array named items, got points"):
         read_items(tmp_path / "c.npz")
     np.savez(tmp_path / "d.npz", items=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(ValueError, match="allow_pickle"):
+    with pytest.raises(ValueError, match="must have the 8 bytes of its header"):
         read_items(tmp_path / "d.npz")
 
 
@@ -136,3 +138,20 @@ def test_where_orders_cannot_go_is_told(tmp_path):
         item_files.check_writable(tmp_path / "a.txt")
     with pytest.raises(FileNotFoundError, match="no is not a folder: make it first"):
         item_files.check_writable(tmp_path / "no" / "a.csv")
+
+
+def test_headers_of_arrays_are_not_believed(tmp_path):
+    path = tmp_path / "a.npz"
+    for shape in ((10**12,), (2, 10**15), (3,)):
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("items.npy", header.getvalue() + bytes(16))
+        with pytest.raises(ValueError, match=r"items.npy must have the \d+ bytes of its header, got 16"):
+            read_items(path)
+    path.write_bytes(b"no zip file")
+    with pytest.raises(ValueError, match=r"is damaged or no \.npz file"):
+        read_items(path)
+    np.savez(path, items=np.asfortranarray(np.arange(6.0).reshape(1, 2, 3)), mask=np.ones((1, 2), bool))
+    items, mask, _ = read_items(path)
+    assert items.tolist() == [[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]] and mask.tolist() == [[True, True]]

@@ -44,7 +44,7 @@ def test_help_of_training_has_typed_options_with_their_defaults(capsys):
         main(["train", "tsp", "--help"])
     told = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert exit.value.code == 0
-    assert "--learning-rate FLOAT Peak rate." in told
+    assert "--learning-rate FLOAT AdamW's peak rate." in told
     assert "--schedule {cosine,transformer,constant}" in told
     assert "--model.d-model INT (default: 256)" in told
     assert "--model.process.noise-scale FLOAT Noise of the bridge, paper eta. (default: 0.5)" in told

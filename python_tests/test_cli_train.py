@@ -99,3 +99,26 @@ def test_an_interrupted_run_says_how_to_go_on(ballots, capfd, monkeypatch):
     words = ["train", "preferences", "--task.file", "ballots.soc", "--output", "run", "--no-prefetch", *SMALL]
     assert main(words) == 130
     assert f"go on with: softrank {' '.join(words)} --resume" in capfd.readouterr().err
+
+
+def test_options_of_an_objective_need_its_name(ballots, capfd):
+    assert main([*QUICK, "--self-label.draws", "4"]) == 1
+    assert "--self-label.* is for --objective self-label, got --objective likelihood" in capfd.readouterr().err
+    assert main([*QUICK, "--objective", "self-label", "--self-label.draws", "4"]) == 1
+    assert "SelfLabel needs a task with a cost, and the task preferences has none" in capfd.readouterr().err
+    assert main([*QUICK, "--objective", "preference", "--preference.law", "plackett-luce"]) == 1
+    assert "Preference needs a task with a cost" in capfd.readouterr().err
+
+
+def test_train_on_jobs_without_right_orders(ballots, capfd):
+    words = ["train", "flowshop", "--task.num-jobs", "5", "--task.num-machines", "3", "--iterations", "4",
+             "--batch-size", "4", "--output", "run", "--self-label.draws", "3", *SMALL]  # fmt: skip
+    assert main([*words, "--evaluate-every", "4", "--evaluate-count", "4"]) == 0
+    record = json.loads((ballots / "run" / "run.json").read_text())
+    assert record["config"]["objective"] == {"kind": "self-label", "draws": 3, "temperature": 1.0, "polish": 0}
+    assert "held out: cost" in capfd.readouterr().err
+    other = [*words, "--objective", "reinforce", "--reinforce.entropy", "0.1", "--restart"]
+    assert main(other) == 1  # the options of another objective stand there
+    assert main([*other, "--self-label.draws", "32"]) == 0  # as if they were not given
+    record = json.loads((ballots / "run" / "run.json").read_text())
+    assert record["config"]["objective"] == {"kind": "reinforce", "draws": 16, "entropy": 0.1}

@@ -5,24 +5,19 @@ This shows their logic, not speed, and not what a GPU does. Where the CUDA libra
 
 import ctypes
 import math
-import os
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
+from testing.decoder_on_host import KERNELS as SOURCES
+from testing.decoder_on_host import compiled_for_host
 from torch import Tensor
 
 import softrank_ext
 from softrank_ext import ops
 
-ROOT = Path(__file__).resolve().parent.parent
-KERNELS = ROOT / "csrc" / "ops" / "cuda" / "row_kernels.cuh"
-DRIVER = ROOT / "python_tests" / "cuda_on_host" / "kernels_on_host.cpp"
-COMPILER = os.environ.get("CXX", "g++")
+KERNELS = SOURCES / "row_kernels.cuh"
 
-CUDA_OPS = ("reflect", "decode_chamber", "pick", "random_uniform", "random_normal")
+CUDA_OPS = ("reflect", "decode_chamber", "pick", "random_uniform", "random_normal", "pack_decoder", "decode_order")
 DTYPES = (torch.float32, torch.float64)
 # A block has 32 to 256 threads: rows shorter than it, as long, longer, and with an uneven last tile.
 SHAPES = ((0, 5), (1, 1), (3, 2), (4, 31), (2, 32), (3, 33), (2, 256), (2, 257), (2, 1100))
@@ -100,13 +95,7 @@ class HostKernels:
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> HostKernels:
-    if not KERNELS.exists() or not DRIVER.exists():
-        pytest.skip("the source tree (csrc/ops/cuda) is not beside the tests")
-    if shutil.which(COMPILER) is None:
-        pytest.skip(f"no C++ compiler: {COMPILER} is not on the PATH")
-    library = tmp_path_factory.mktemp("cuda_on_host") / "kernels_on_host.so"
-    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-shared", "-fPIC"]
-    subprocess.run([COMPILER, *flags, str(DRIVER), "-o", str(library)], check=True)
+    library = compiled_for_host("kernels_on_host.cpp", tmp_path_factory.mktemp("cuda_on_host"), "-ffp-contract=off")
     return HostKernels(ctypes.CDLL(str(library)))
 
 
@@ -237,15 +226,18 @@ def test_pick_at_the_ends_stays_in_the_set(kernels: HostKernels, dtype: torch.dt
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n", [1, 2, 300])
-def test_pick_traps_on_nan_and_on_an_empty_set(kernels: HostKernels, dtype: torch.dtype, n: int) -> None:
-    scores, uniform = torch.zeros(2, n, dtype=dtype), torch.zeros(2, dtype=dtype)
-    remaining = torch.ones(2, n, dtype=torch.bool)
-    scores[1, n - 1] = math.nan
-    with pytest.raises(RuntimeError, match="trapped"):
-        kernels.pick(scores, remaining, uniform)
-    remaining[1] = False
-    with pytest.raises(RuntimeError, match="trapped"):
-        kernels.pick(scores, remaining, None)
+def test_pick_marks_nan_and_an_empty_set(kernels: HostKernels, dtype: torch.dtype, n: int) -> None:
+    """The row has log-probability NaN and an item of the set, 0 if that is empty; other rows are as they were."""
+    scores, uniform = torch.zeros(4, n, dtype=dtype), torch.full((4,), 0.999, dtype=dtype)
+    remaining = torch.ones(4, n, dtype=torch.bool)
+    remaining[:, 0] = n == 1
+    scores[1, n - 1] = scores[2] = math.nan
+    remaining[3] = False
+    for draws in (uniform, None):
+        choice, log_prob = kernels.pick(scores, remaining, draws)
+        assert choice[1:].tolist() == [min(1, n - 1), min(1, n - 1), 0]
+        assert log_prob.isnan().tolist() == [False, True, True, True]
+        assert choice[0] == ops.pick_reference(scores[:1], remaining[:1], draws if draws is None else draws[:1])[0][0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -12,6 +12,7 @@ from softrank_ext import Beam, Bridge, DataFacts, Draw, sample
 from softrank_ext.evaluation import evaluate, record_of, table_of
 from softrank_ext.model import SoftRankConfig, SoftRankModel
 from softrank_ext.processes import process_to_json
+from softrank_ext.tasks.own import Own
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -153,3 +154,48 @@ def test_the_process_is_the_model_s_own(model):
 def test_decode_is_named_as_the_calls_do(model):
     for decode, name in (("sample", "sample"), (Draw(), "sample"), (Draw(0.5), "Draw(temperature=0.5)")):
         assert evaluate(model, FirstItem(3), count=1, decode=decode)["decode"] == name
+
+
+class Priced(Own):
+    """A cost and two methods beside the model."""
+
+    def heuristics(self, batch):
+        return {"zero": torch.zeros(len(batch.items)), "row": batch.extras["instance"]}
+
+
+def test_costs_stand_beside_heuristics(model):
+    items = torch.rand(6, 4, 1, generator=torch.Generator().manual_seed(0))
+
+    def last(items, order):
+        return items[..., 0].gather(1, order)[:, -1]
+
+    row = evaluate(model, Priced(items, cost=last), count=6, batch_size=4, best_of=3, best_by="cost", decode="sample")
+    drawn = sample(model, items, num_samples=3, seed=0)
+    each = torch.stack([last(items, drawn.order[:, draw]) for draw in range(3)])
+    assert row["metrics"]["cost"]["mean"] == pytest.approx(float(each.min(0).values.double().mean()))
+    assert row["metrics"]["zero"]["mean"] == 0 and row["metrics"]["row"]["mean"] == 2.5
+
+
+class TestImprove:
+    def test_a_row(self):
+        """Costs fall with the rounds, and the row says how many draws and predictions they took."""
+        torch.manual_seed(0)
+        items = torch.rand(12, 6, 1)
+        task = Own(items, cost=lambda items, order: items[..., 0].gather(1, order[:, :2]).sum(1))
+        config = SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder=task.embedder())
+        model = SoftRankModel(config)
+        rows = [evaluate(model, task, count=12, improve=rounds, initial=4, batch_size=size, decode="sample")
+                for rounds, size in ((0, 12), (40, 12), (40, 5))]  # fmt: skip
+        costs = [row["metrics"]["cost"]["mean"] for row in rows]
+        assert costs[1] < costs[0] and costs[1] == pytest.approx(costs[2])
+        assert (rows[1]["draws"], rows[1]["predictions"], rows[1]["steps"]) == (44, 44, 1)
+        two = evaluate(model, task, count=3, improve=2, initial=4, steps=2, decode="sample")
+        assert (two["draws"], two["predictions"]) == (6, 12)
+        table = table_of([evaluate(model, task, count=12), rows[1]])
+        assert table.splitlines()[0].split()[:4] == ["steps", "decode", "improve", "draws"]
+
+    def test_what_is_refused(self, model):
+        with pytest.raises(ValueError, match="improve must be None for the task numbers: it has no cost"):
+            evaluate(model, SortNumbers(4), improve=3)
+        with pytest.raises(ValueError, match="improve goes with best_of and symmetries 1, got 2 and 1"):
+            evaluate(model, SortNumbers(4), improve=3, best_of=2)

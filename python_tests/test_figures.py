@@ -153,7 +153,7 @@ def test_numbers_beside_the_paper_are_those_of_cards_and_tables(result_tables, t
     assert lines[0].startswith("**tsp**, 3 minutes a row on 1 thread, reader of tsp ")
 
 
-MEASURED = ("bundled", "tables", "runtime", "speed", "decode", "ops", "constraints")
+MEASURED = ("bundled", "tables", "runtime", "speed", "decode", "ops", "constraints", "law")
 
 
 def test_tables_in_the_pages_are_what_was_measured(readme):
@@ -192,6 +192,27 @@ def test_measured_rows_become_lines(result_tables):
     ]  # fmt: skip
     cells = "| 9, 1 | 4.0, 140 ms | 35.0x | 4.0, 140 ms | 35.0x | 10x | 52.6x, 52.6x | 36, 36 | 80%, 80% |"
     assert result_tables.speed_table(speed).splitlines()[2:] == [cells]
+
+
+def test_total_variation_over_steps(result_tables, tmp_path):
+    row = {
+        "data": "4 items", "what": "whole orders", "reads": "their order", "steps": 1, "draws": 2000, "seconds": 90.0,
+        "tv": 0.01234, "error": 0.001, "perfect": 0.002, "perfect_spread": 0.0001,
+    }  # fmt: skip
+    first_places = {"data": "films", "steps": 20, "what": "first places"}
+    for name, changes in (("a", {}), ("b", {"steps": 20, "tv": 0.5}), ("c", first_places)):
+        rows = [row | changes, row | changes | {"what": "first two places"}] if name == "c" else [row | changes]
+        report = {"machine": {"cores": 2, "torch": "x"}, "rows": rows}
+        (tmp_path / f"law_{name}.txt").write_text("any text\n" + json.dumps(report) + "\n")
+    lines = result_tables.law_table(tmp_path).splitlines()
+    assert lines[0] == "| law | of | read | 1 step | 20 steps | the law itself | draws |"
+    assert lines[2:] == [
+        "| 4 items | whole orders | their order | 0.0123 ± 0.0010 | 0.5000 ± 0.0010 | 0.0020 ± 0.0001 | 2,000 |",
+        "| films | first places | their order | - | 0.0123 ± 0.0010 | 0.0020 ± 0.0001 | 2,000 |",
+        "| films | first two places | their order | - | 0.0123 ± 0.0010 | 0.0020 ± 0.0001 | 2,000 |",
+        "",
+        "Drawn in 4 minutes in all, on a machine that others used too: cores 2, torch x.",
+    ]
 
 
 @pytest.fixture

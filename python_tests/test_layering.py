@@ -12,10 +12,10 @@ PACKAGE = Path(softrank_ext.__file__).parent
 CSRC = Path(__file__).parents[1] / "csrc"
 # The rooms of the package, floor by floor from the ground up. A room may import those before it, and itself.
 FLOORS: dict[str, tuple[str, ...]] = {
-    "ground": ("_C", "_libraries", "checks", "permutations", "ops", "noise"),
-    "first": ("processes", "constraints", "choices", "laws", "metrics", "batch"),
+    "ground": ("_C", "_libraries", "checks", "atomic_files", "permutations", "ops", "noise"),
+    "first": ("processes", "constraints", "choices", "laws", "metrics", "costs", "batch"),
     "second": ("model", "model_folder", "baselines"),
-    "third": ("sampling", "likelihood", "answers"),
+    "third": ("sampling", "likelihood", "answers", "certify"),
     "fourth": ("tasks", "evaluation", "training"),
     "roof": ("distributions", "methods", "pretrained", "show", "cli", "__main__", "__init__"),
 }

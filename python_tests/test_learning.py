@@ -110,7 +110,7 @@ def _real_tasks() -> dict[str, object]:
 def overfit(task: Task, iterations: int = 150, **changes: object) -> float:
     """Accuracy on eight instances after training on them."""
     config = TrainConfig(
-        iterations=iterations, batch_size=8, draws=8, learning_rate=3e-3, warmup=20, ema=0.0, prefetch=False,
+        iterations=iterations, batch_size=8, noisy_orders=8, learning_rate=3e-3, warmup=20, ema=0.0, prefetch=False,
         log_every=iterations,
     )  # fmt: skip
     result = train(small_model(task, **changes), task, config, quiet=True)
@@ -257,7 +257,7 @@ def test_sorts_five_pictures_of_numbers():
 
     task = Sorting(num_items=5, cnn="light")
     config = TrainConfig(
-        iterations=600, batch_size=64, draws=4, learning_rate=1e-3, warmup=100, ema=0.99, log_every=100
+        iterations=600, batch_size=64, noisy_orders=4, learning_rate=1e-3, warmup=100, ema=0.99, log_every=100
     )
     model = train(small_model(task, width=64, encoder_layers=2, decoder_layers=2), task, config).model
     row = evaluate(model, task, count=512)

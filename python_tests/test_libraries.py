@@ -110,6 +110,53 @@ def test_build_info():
     assert info["version"] == softrank_ext.__version__
 
 
+class Driver:
+    """libcuda of a machine with GPUs of these compute capabilities."""
+
+    def __init__(self, version: int, *capabilities: tuple[int, int]) -> None:
+        self.version, self.capabilities = version, capabilities
+
+    def cuDriverGetVersion(self, number):
+        number._obj.value = self.version
+
+    def cuDeviceGetCount(self, number):
+        number._obj.value = len(self.capabilities)
+
+    def cuDeviceGetAttribute(self, number, attribute, device):
+        number._obj.value = self.capabilities[device][attribute - 75]
+
+
+@pytest.mark.parametrize(
+    ("driver", "problem"),
+    [
+        (Driver(13000, (7, 5), (8, 0), (8, 9), (9, 0), (12, 1)), None),
+        (Driver(13010, (13, 0)), None),  # later than all: its driver compiles the PTX of the last
+        (Driver(13000), None),
+        (Driver(12080, (8, 0)), "the driver knows CUDA 12.8, the library was compiled with 13.0.88"),
+        (
+            Driver(13000, (8, 0), (7, 0)),
+            "GPU 1 has compute capability 7.0, the library was compiled for 75-real 80-real 90-real 120",
+        ),
+        (
+            Driver(13000, (10, 0)),
+            "GPU 0 has compute capability 10.0, the library was compiled for 75-real 80-real 90-real 120",
+        ),
+    ],
+)
+def test_gpus_that_the_cuda_library_cannot_use(driver, problem):
+    compiled = {"cuda_version": "13.0.88", "cuda_architectures": "75-real 80-real 90-real 120"}
+    assert _libraries._problem_of(driver, compiled) == problem
+
+
+@needs_compiled
+def test_a_gpu_that_is_not_covered_is_one_warning(monkeypatch):
+    monkeypatch.setattr(_libraries, "cuda_problem", lambda: "it is too old")
+    with pytest.warns(RuntimeWarning, match=r"^softrank_ext runs in plain torch on GPUs: it is too old$") as caught:
+        _libraries._load("_ops_cuda", is_required=False)
+    assert len(caught) == 1
+    assert not softrank_ext.build_info()["cuda_loaded"]
+
+
 @needs_compiled
 @pytest.mark.parametrize("op", ["reflect", "decode_chamber", "pick", "random_uniform", "random_normal"])
 def test_cpu_kernels_are_registered(op):

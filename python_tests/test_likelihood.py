@@ -32,15 +32,23 @@ def draws():
     return {}
 
 
-@pytest.mark.parametrize(("head", "carry"), [("pointer", "exact"), ("pointer", "reflected"), ("pl", "exact")])
+@pytest.mark.parametrize(
+    ("head", "carry", "reads"),
+    [
+        ("pointer", "exact", "order"),
+        ("pointer", "reflected", "order"),
+        ("pl", "exact", "order"),
+        ("pointer", "exact", "soft-ranks"),
+    ],
+)
 @pytest.mark.parametrize("guidance", [0.3, 0.0])
-def test_probabilities_of_all_orders_against_sample(make_model, guidance, head, carry, draws):
-    model = make_model(head)
+def test_probabilities_of_all_orders_against_sample(make_model, guidance, head, carry, reads, draws):
+    model = make_model(head, reads=reads)
     settings = {"process": replace(QUIET, carry=carry), "decode": Draw(0.5 if head == "pl" else 0.3)}
-    if (head, carry) not in draws:
+    if (head, carry, reads) not in draws:
         drawn = sample(model, ITEMS, num_samples=DRAWS, seed=1, **settings).order
-        draws[head, carry] = counts_of(drawn)
-    counts = draws[head, carry]
+        draws[head, carry, reads] = counts_of(drawn)
+    counts = draws[head, carry, reads]
     estimate = estimate_all(model, guidance, 1000, seed=2, **settings)
     probabilities = estimate.log_prob.exp()
     errors = probabilities * estimate.standard_error
@@ -128,6 +136,20 @@ def test_runs_of_the_model_are_those_of_sample(make_model):
         slots = ranks_of(order_t)[order[b]]
         expected = model.log_prob(items[b][order_t][None], last.t, slots[None]).total
         torch.testing.assert_close(estimate.log_weights[b, j], expected[0])
+
+
+def test_soft_ranks_are_read_as_in_sample(make_model, monkeypatch):
+    model = make_model("pointer", torch.float64, process=Bridge(1.2, sampling_steps=STEPS), reads="soft-ranks")
+    read, seen = model.soft_rank_embedder.forward, []
+    monkeypatch.setattr(model.soft_rank_embedder, "forward", lambda z_t: seen.append(z_t) or read(z_t))
+    samples = sample(model, ITEMS[None], num_samples=5, seed=3, record=True)
+    z_t, order_t = seen[-1], samples.trajectory[-1].order[0]
+    assert bool(((z_t < 0) | (z_t > 1)).any())
+    slots = ranks_of(order_t)[:, ORDERS[9]]
+    embedded = arrange(model.embedder(ITEMS).expand(5, -1, -1) + read(z_t), order_t)
+    expected = model.log_prob(embedded, 1 / STEPS, slots, is_embedded=True).total
+    estimate = log_likelihood(model, ITEMS[None], ORDERS[9:10], guidance=0.0, num_samples=5, seed=3)
+    torch.testing.assert_close(estimate.log_weights[0], expected)
 
 
 def test_standard_error_is_the_spread_of_estimates(make_model):

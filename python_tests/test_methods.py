@@ -71,11 +71,11 @@ def test_symmetric_diffusers(ballots):
     row = run_through(ballots, ["--method", "symmetric-diffusers", *SMALL], beam)
     assert (row["decode"], row["steps"]) == (repr(Beam(24, 6)), 2)
     record = json.loads((ballots / "run" / "run.json").read_text())
-    assert (record["config"]["draws"], record["config"]["times"]) == (3, "all")
+    assert (record["config"]["noisy_orders"], record["config"]["times"]) == (3, "all")
     saved = json.loads((ballots / "run" / "last" / "config.json").read_text())
     assert {name: saved[name] for name in ("model_type", "process", "head", "norm_first")} == {
         "model_type": "soft-rank", "process": {"kind": "riffle", "visited": [0, 2, 7], "target": "previous"},
-        "head": "gpl", "norm_first": False,
+        "head": "gpl", "norm_first": True,
     }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Metrics: by hand, against SciPy, against brute force over pairs and against a loop over leading dimensions."""
 
 import itertools
+import math
 import os
 import sys
 from pathlib import Path
@@ -333,7 +334,7 @@ def test_errors():
         metrics.ndcg(order, torch.ones(1, 2), 1)
     with pytest.raises(ValueError, match="k must be an integer from 1 to 3, got 4"):
         metrics.ndcg(order, soft_ranks, 4)
-    with pytest.raises(ValueError, match="relevance must not be negative, got -1"):
+    with pytest.raises(ValueError, match="relevance must not be negative, NaN or infinite, got -1"):
         metrics.ndcg(order, -torch.ones(1, 3), 1)
 
 
@@ -352,3 +353,11 @@ def test_kendall_tau_is_ten_times_faster_than_a_scipy_loop(monkeypatch, capsys):
         print(f"kendall_tau 1000 x 200: {ours * 1e3:.1f} ms, SciPy loop {scipy_loop / ours:.0f} times that")
     assert scipy_loop > 10 * ours
     sys.modules.pop("timing", None)
+
+
+def test_ndcg_of_what_is_no_order_or_no_relevance_is_told():
+    with pytest.raises(ValueError, match="order must hold each of 0 to 2 once per row"):
+        metrics.ndcg(torch.tensor([[0, 0, 2]]), torch.rand(1, 3), 2)
+    for number in (math.nan, math.inf, -1.0):
+        with pytest.raises(ValueError, match="relevance must not be negative, NaN or infinite, got"):
+            metrics.ndcg(torch.tensor([[0, 1, 2]]), torch.tensor([[0.5, number, 1.0]]), 2)

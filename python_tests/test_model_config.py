@@ -32,6 +32,12 @@ def test_presets():
         ({"norm_first": "yes"}, "norm_first must be one of True, False, got 'yes'"),
         ({"head": "points"}, "head must be one of 'pointer', 'linear', 'gpl', 'pl', got 'points'"),
         ({"time": "discrete"}, "time must be one of 'grid', 'continuous', got 'discrete'"),
+        ({"reads": "ranks"}, "reads must be one of 'order', 'soft-ranks', got 'ranks'"),
+        ({"process": Riffle((0, 3)), "reads": "soft-ranks"}, 'reads must be "order" for the process Riffle'),
+        (
+            {"process": Bridge(target="previous"), "reads": "soft-ranks"},
+            'reads must be "order" for the process Bridge.*previous.*, got .soft-ranks.',
+        ),
         ({"head": "gpl"}, "decoder_layers of a gpl head must be 0: it reads the encoder alone, got 4"),
         ({"decoder_layers": 0}, "decoder_layers of a pointer head must be at least 1, got 0"),
         ({"head": "linear"}, "max_items must be given for a linear head"),
@@ -75,6 +81,7 @@ CONFIGS = {
         data=DataFacts("tour", "counterclockwise", True, (20, 50), (0.0, 1.0), "unit square"),
     ),
     "riffle": SoftRankConfig(head="gpl", decoder_layers=0, process=Riffle((0, 2, 7), "previous")),
+    "soft ranks": SoftRankConfig(time="continuous", reads="soft-ranks"),
     "previous": SoftRankConfig(time_steps=3, process=Bridge(target="previous", sampling_steps=3)),
 }
 
@@ -84,6 +91,12 @@ class TestJson:
     def test_through_a_file(self, config):
         again = SoftRankConfig.from_json(json.loads(json.dumps(config.to_json())))
         assert again == config and type(again.process) is type(config.process)
+
+    def test_without_a_field_orders_are_read(self):
+        """As files have it that were written before models could read soft ranks."""
+        written = SoftRankConfig().to_json()
+        assert written.pop("reads") == "order"
+        assert SoftRankConfig.from_json(written).reads == "order"
 
     def test_process_and_data_are_objects(self):
         written = CONFIGS["tours"].to_json()
@@ -166,7 +179,7 @@ class TestFilesBefore02:
     def test_mean_what_they_meant(self, fields, wanted):
         given = {**COMMON, **fields}
         config = SoftRankConfig.from_json(json.loads(json.dumps(given)))
-        assert config == SoftRankConfig(**{**COMMON, "embedder": fields["embedder"], **wanted})
+        assert config == SoftRankConfig(**{**COMMON, "embedder": fields["embedder"], "init": "published", **wanted})
         assert given == {**COMMON, **fields}, "what was given is left alone"
 
     @pytest.mark.parametrize(
@@ -193,6 +206,7 @@ class TestFilesBefore02:
         for name in ("model_type", "process", "data", "time_steps"):
             del fields[name]
         path.write_text(json.dumps({**fields, "steps": 2}))
+        (tmp_path / "manifest.json").unlink()
         again, items = SoftRankModel.from_pretrained(tmp_path), torch.randn(3, 4, 1)
         assert again.config == model.config
         assert torch.equal(sample(again, items, seed=1).order, sample(model, items, seed=1).order)
@@ -214,5 +228,25 @@ def test_unknown_model_types_are_told(tmp_path):
     small_model().save_pretrained(tmp_path)
     path = tmp_path / model_folder.CONFIG_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "model_type": "oracle"}))
+    (tmp_path / "manifest.json").unlink()
     with pytest.raises(ValueError, match=r"model_type must be one of soft-rank.*, got 'oracle'"):
         model_folder.load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("d_model", 10**9, "d_model must be an integer of at most 65536, got 1000000000"),
+        ("encoder_layers", 10**6, "encoder_layers must be an integer of at most 1000, got 1000000"),
+        ("time_steps", 10**18, "time_steps must be an integer of at most 1000000"),
+        ("embedder", [1], "embedder must be an object with a kind, or None"),
+        ("d_model", "128", "d_model must be an integer of at least 1, got '128'"),
+    ],
+)
+def test_sizes_are_not_believed(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        SoftRankConfig(**{field: value})
+    with pytest.raises(ValueError, match="sampling_steps must be an integer of at most 1000000, got"):
+        Bridge(sampling_steps=10**18)
+    with pytest.raises(ValueError, match="noise_scale must be at most 1000, got 1e"):
+        Bridge(noise_scale=1e38)

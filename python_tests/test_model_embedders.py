@@ -44,6 +44,7 @@ def test_every_name_makes_its_class():
         "learned": {"num_items": 4},
         "patch-cnn": {"side": 4},
         "patch-mlp": {"side": 4},
+        "times": {"machines": 3},
     }
     for name, kind in EMBEDDERS.items():
         made = make_embedder(8, {"kind": name, **arguments.get(name, {})})

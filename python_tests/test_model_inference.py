@@ -52,5 +52,5 @@ def test_decoder_inputs_are_those_of_the_compiled_prediction(make_model):
 @pytest.mark.parametrize("head", ("pointer", "linear"))
 def test_the_kernel_refuses_no_items(make_model, head):
     model = make_model(head)
-    with pytest.raises(RuntimeError, match=r"embedded must be \(B, N, D\) with N at least 1, got N = 0"):
+    with pytest.raises(RuntimeError, match=r"embedded must be \(B, N, D\) with N and D at least 1, got N = 0, D = 16"):
         model.decode_embedded(torch.zeros(3, 0, model.config.d_model), 1.0)

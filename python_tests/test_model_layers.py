@@ -6,7 +6,7 @@ import torch
 from testing.torch_twins import torch_decoder_layer, torch_encoder_layer
 
 from softrank_ext.model import DecoderLayer, EncoderLayer, TimeEmbedder, sine_cosine
-from softrank_ext.model.layers import attended_slots, zero_padding
+from softrank_ext.model.layers import SoftRankEmbedder, attended_slots, zero_padding
 
 
 def test_position_and_time_tables():
@@ -74,6 +74,28 @@ def test_time_of_a_number_and_of_a_tensor():
     assert both.shape == (2, 8)
     torch.testing.assert_close(embedder(3.0), both[:1])
     torch.testing.assert_close(embedder(0.5), both[1:])
+
+
+def test_soft_ranks_are_read_by_their_value_and_waves():
+    embedder = SoftRankEmbedder(3).double()
+    weight, bias = embedder.projection.weight, embedder.projection.bias
+    assert weight.shape == (3, 21)
+    z_t = torch.tensor([[0.3, -1.7, 2.6]])
+    waves = [2 ** (4 - k) for k in range(10)]  # periods 16, 8, ..., 1/32
+    for item, z in enumerate(z_t[0].double().tolist()):
+        angles = [2 * math.pi * z / period for period in waves]
+        features = [z, *map(math.sin, angles), *map(math.cos, angles)]
+        wanted = weight @ torch.tensor(features, dtype=torch.float64) + bias
+        torch.testing.assert_close(embedder(z_t)[0, item], wanted, atol=1e-12, rtol=0)
+
+
+def test_soft_ranks_that_fold_to_one_are_told_apart():
+    images = torch.tensor([[0.3, -0.3, 1.7, 2.3, -1.7, 3.7]], dtype=torch.float64)
+    vectors = SoftRankEmbedder(16).double()(images)[0]
+    assert torch.pdist(vectors).min() > 0.05
+    # Negative control: the waves of period 2 alone, even ones, are what a fold leaves.
+    even = torch.stack([(math.pi * k * images[0]).cos() for k in (1, 2, 4)], 1)
+    assert torch.pdist(even).max() < 1e-12
 
 
 def test_tables_follow_dtype_and_are_kept():

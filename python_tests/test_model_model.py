@@ -251,6 +251,46 @@ def test_decode_errors(make_model, head, compiled, change, message):
         make_model(head).decode(engine=Engine(compiled=compiled), **arguments)
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_what_is_read_of_soft_ranks(make_model, head):
+    """A vector for each item's soft rank is added to the item; padding stays 0, and the order's model reads nothing."""
+    model, z_t = make_model(head, torch.float64, reads="soft-ranks"), torch.tensor([[0.4, -0.2, 1.3, 0.9]])
+    items, mask = torch.randn(1, 4, 2, dtype=torch.float64), torch.tensor([[True, True, False, True]])
+    embedded = model.embed(items, mask)
+    seen = model.at_soft_ranks(embedded, z_t, mask)
+    assert seen.dtype == torch.float64 and not seen[0, 2].any()
+    added = model.soft_rank_embedder(z_t)
+    torch.testing.assert_close(seen[mask], (embedded + added)[mask], atol=0, rtol=0)
+    order, slots = torch.tensor([[1, 0, 3, 2]]), torch.tensor([[1, 2, 0, 3]])
+    mask_t = arrange(mask, order)
+    one = model.log_prob(arrange(seen, order), 0.4, slots, mask_t, is_embedded=True).total
+    folded = arrange(model.at_soft_ranks(embedded, reflect(z_t), mask), order)
+    other = model.log_prob(folded, 0.4, slots, mask_t, is_embedded=True).total
+    assert (one - other).abs() > 1e-4, "images of the fold are one to the model"
+    # Kernels are given the sum.
+    choices = ops.Choices(forced_order=slots)
+    for engine in (Engine(), Engine(compiled=False)):
+        decoded = model.decode_embedded(seen, 0.4, mask_t, choices, order=order, engine=engine)
+        torch.testing.assert_close(decoded.log_probs.sum(1), one, atol=1e-9, rtol=0)
+    plain = make_model(head, torch.float64)
+    embedded = plain.embed(items)
+    assert plain.at_soft_ranks(embedded, z_t) is embedded and not hasattr(plain, "soft_rank_embedder")
+
+
+def test_items_alone_are_not_enough_for_a_model_that_reads_soft_ranks(make_model):
+    model, items, order = make_model("pointer", reads="soft-ranks"), torch.randn(1, 3, 2), torch.tensor([[2, 0, 1]])
+    for call in (
+        lambda: model.decode(items, 0.4),
+        lambda: model.log_prob(items, 0.4, order),
+        lambda: model.distribution(items, 0.4),
+        lambda: model.decoder_inputs(items, 0.4),
+    ):
+        with pytest.raises(ValueError, match=r"items must be embedded and given their soft ranks .*, got items alone"):
+            call()
+    seen = model.at_soft_ranks(model.embed(items), torch.rand(1, 3))
+    assert model.decode(seen, 0.4, is_embedded=True).order.shape == (1, 3)
+
+
 def test_order_errors(make_model):
     model, items, order = make_model("pointer"), torch.zeros(1, 3, 2), torch.tensor([[2, 0, 1]])
     with pytest.raises(ValueError, match="uniform and a whole forced_order exclude each other, got both"):

@@ -1,5 +1,7 @@
 """Weights in the order that the ops take them, packed anew when one has changed."""
 
+import copy
+
 import pytest
 import torch
 
@@ -42,3 +44,19 @@ def test_packing_follows_the_weights(make_model):
 def test_heads_without_a_decoder_have_nothing_to_pack(make_model):
     weights = packed_weights(make_model("gpl"))
     assert weights.encoder.weights == weights.decoder.weights == [] and weights.head is None
+
+
+def test_swapping_weights_and_back_leaves_no_trace(make_model):
+    """A time vector that was made while other weights were there stayed with the packed ones."""
+    model = make_model("pointer")
+    items, order = torch.randn(2, 4, 2), torch.tensor([[1, 3, 2, 0], [2, 0, 1, 3]])
+    kept, other = model.packed_weights(), copy.deepcopy(model.state_dict())
+    for tensor in other.values():
+        tensor += 0.3
+    own = copy.deepcopy(model.state_dict())
+    model.load_state_dict(other)
+    model.decode(items, 0.37, forced_order=order, packed_weights=kept)
+    model.load_state_dict(own)
+    with torch.no_grad():
+        wanted = model.log_prob(items, 0.37, order).per_place
+    torch.testing.assert_close(model.decode(items, 0.37, forced_order=order).log_probs, wanted, atol=1e-5, rtol=1e-5)

@@ -8,11 +8,13 @@ from torch import nn
 
 from softrank_ext.model.task_embedders import (
     TASK_EMBEDDERS,
+    DueJobsEmbedder,
     LightNumberCNN,
     NumberCNN,
     PatchCNN,
     PatchMLP,
     PointEmbedder,
+    TimesEmbedder,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -120,4 +122,27 @@ def test_points_that_are_wrong():
 
 
 def test_names():
-    assert set(TASK_EMBEDDERS) == {"number-cnn", "light-number-cnn", "patch-cnn", "patch-mlp", "points"}
+    images = {"number-cnn", "light-number-cnn", "patch-cnn", "patch-mlp"}
+    assert set(TASK_EMBEDDERS) == images | {"points", "times", "due-jobs"}
+
+
+def test_jobs_are_read_relative_to_their_instance():
+    times = TimesEmbedder(16, machines=5)
+    items = torch.zeros(2, 4, 5)
+    items[..., :3] = torch.rand(2, 4, 3) + 0.1
+    torch.testing.assert_close(times(60 * items), times(items), rtol=1e-4, atol=1e-5)
+    assert times(items).shape == (2, 4, 16)
+    other = items.clone()
+    other[1] *= 2
+    other[1, 0, 0] += 5  # another longest time, in the second instance only
+    assert torch.equal(times(other)[0], times(items)[0]) and not torch.allclose(times(other)[1], times(items)[1])
+    jobs = DueJobsEmbedder(16)
+    due = torch.rand(2, 4, 3) + 0.1
+    scaled = due * torch.tensor([60.0, 7.0, 60.0])
+    torch.testing.assert_close(jobs(scaled), jobs(due), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(jobs(due * torch.tensor([1.0, 1.0, 2.0])), jobs(due))
+    assert jobs(torch.zeros(1, 3, 3)).isfinite().all() and times(torch.zeros(1, 3, 5)).isfinite().all()
+    with pytest.raises(ValueError, match=r"items must be \(B, N, 5\) float, got \(2, 4, 3\) torch.float32"):
+        times(due)
+    with pytest.raises(ValueError, match=r"items must be \(B, N, 3\) float, got \(2, 4, 5\) torch.float32"):
+        jobs(items)

@@ -340,9 +340,9 @@ def test_lift_order_errors():
 def test_lift_order_reads_nothing_out_of_bounds():
     order = torch.arange(3).expand(2, 3)
     for wrong in (-1, 3):
-        with pytest.raises(RuntimeError, match="must hold 0 to 2, row 1 holds something else"):
+        with pytest.raises(RuntimeError, match="must hold each of 0 to 2 once per row, row 1 holds something else"):
             ops.lift_order(order, torch.tensor([[0, 1, 2], [0, wrong, 2]]))
-        with pytest.raises(RuntimeError, match="must hold 0 to 2, row 0 holds something else"):
+        with pytest.raises(RuntimeError, match="must hold each of 0 to 2 once per row, row 0 holds something else"):
             ops.lift_order(torch.tensor([[0, wrong, 2], [0, 1, 2]]), order)
 
 
@@ -928,3 +928,84 @@ def test_fake_kernels_repeat_the_shape_checks():
             torch.ops.softrank_ext.pick(torch.empty(3), torch.empty(3, dtype=torch.bool), None)
         with pytest.raises(RuntimeError, match="remaining must have the shape of scores"):
             torch.ops.softrank_ext.pick(torch.empty(3, 2), torch.empty(2, 2, dtype=torch.bool), None)
+
+
+_SCORES, _MASK = torch.rand(2, 3, 3), torch.ones(2, 3, dtype=torch.bool)
+_ORDERS = torch.tensor([[1, 2, 0], [2, 0, 1]])
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("decode_chamber", (_SCORES[0], torch.ones(3, 2, dtype=torch.bool)), r"mask must be \(3, 3\), got \(3, 2\)"),
+        ("decode_chamber", (_SCORES[0], torch.ones(3, 3)), "mask has the wrong dtype"),
+        ("lift_order", (_ORDERS.int(), _ORDERS, None, torch.float32), "order has the wrong dtype"),
+        ("lift_order", (_ORDERS, torch.tensor([[0, 0, 1], [0, 1, 2]]), None, torch.float32),
+         "once per row, row 0 holds"),
+        ("lift_order", (_ORDERS, _ORDERS, torch.ones(2, 3), torch.float32), "mask has the wrong dtype"),
+        ("pick", (_SCORES[0], torch.ones(2, 3, dtype=torch.bool), None), r"remaining must be \(3, 3\), got \(2, 3\)"),
+        ("pick", (_SCORES[0], torch.ones(3, 3, dtype=torch.bool), torch.rand(2)), r"uniform must be \(3\), got \(2\)"),
+        ("pick", (_SCORES[0], torch.ones(3, 3, dtype=torch.bool), torch.tensor([0.1, math.nan, 0.2])),
+         "uniform must be from 0 to 1, got nan in row 1"),
+        ("decode_scores", (_SCORES[:, :2], _MASK), "scores must be .*place by slot, got 2 by 3"),
+        ("decode_scores", (_SCORES, _MASK[:1]), r"mask must be \(2, 3\), got \(1, 3\)"),
+        ("decode_scores", (_SCORES, _MASK, None, torch.tensor([[1, 1, 0], [0, 1, 2]])),
+         "forced_order must list each real slot once before padding, row 0 has 1 at place 1"),
+        ("decode_scores", (_SCORES, _MASK, None, torch.full((2, 3), 10**9)),
+         "forced_order must hold slots from 0 to 2"),
+        ("decode_scores", (_SCORES, _MASK, None, None, None, 1.0, torch.zeros(2, 3, dtype=torch.int64)),
+         "draft must list each real slot once before padding, row 0 has 0 at place 1"),
+        ("decode_scores", (_SCORES, _MASK, None, None, None, 1e-40), "temperature must be positive and finite in the"),
+        ("decode_scores", (_SCORES, _MASK, None, None, None, 1.0, None, None, torch.zeros(2, 3, 3, dtype=torch.bool)),
+         "constraints must leave an order, they leave none in row"),
+        ("allowed_picks", (torch.tensor([[-1], [0]]), _MASK, None, None, None),
+         "prefix must hold slots from 0 to 2, got -1"),
+        ("allowed_picks", (_ORDERS, _MASK, torch.ones(2, 3, 2, dtype=torch.bool), None, None),
+         r"before must be \(2, 3, 3\)"),
+        ("random_uniform", (torch.rand(3), 1, 0, 0, 5, torch.float32), "samples has the wrong dtype"),
+        ("random_uniform", (torch.arange(3), 1, 0, 0, -5, torch.float32), "count must be from 0 to 2"),
+        ("project", (torch.rand(2, 3, 4), torch.rand(5, 4), torch.zeros(1).expand(64)),
+         "packed must be packed weights, a"),
+        ("pack_projection", (torch.rand(5, 8, 0, 3),), r"weight must be \(outputs, D\), got 4 dimensions"),
+    ],
+)  # fmt: skip
+def test_bad_calls_of_the_ops_are_told(name, arguments, message):
+    """Each of these crashed, hung or read foreign memory."""
+    with pytest.raises(RuntimeError, match=message):
+        getattr(torch.ops.softrank_ext, name)(*arguments)
+
+
+def test_the_wrappers_raise_value_errors_that_are_runtime_errors():
+    for call in (
+        lambda: ops.pick(_SCORES[0], torch.zeros(3, 3, dtype=torch.bool), torch.rand(3)),
+        lambda: ops.project(torch.rand(2, 3, 4), torch.rand(5, 4), packed=torch.zeros(1).expand(64)),
+        lambda: ops.decode_scores(_SCORES, _MASK, ops.Choices(allowed=torch.zeros(2, 3, 3, dtype=torch.bool))),
+    ):
+        with pytest.raises(ops.OpError, match=" must "):
+            call()
+    assert issubclass(ops.OpError, ValueError) and issubclass(ops.OpError, RuntimeError)
+    with pytest.raises(ValueError, match=r"weight must be a \(outputs, D\) tensor"):
+        ops.pack_projection(torch.rand(5, 8, 0, 3))
+    with pytest.raises(TypeError, match="x must be a tensor, got NoneType"):
+        torch.ops.softrank_ext.reflect(None)
+
+
+def test_numbers_that_no_pick_can_be_made_with_are_told():
+    for uniform in (math.nan, -0.1, 1.5, math.inf):
+        with pytest.raises(ValueError, match="uniform must be from 0 to 1"):
+            ops.decode_scores(_SCORES, _MASK, ops.Choices(uniform=torch.full((2, 3), uniform)))
+    with pytest.raises(ValueError, match="temperature must be positive and finite, got 1e-40"):
+        ops.decode_scores(_SCORES, _MASK, ops.Choices(temperature=1e-40))
+
+
+def test_a_large_search_for_a_completion_is_quick():
+    """One group and one forbidden place at N = 1000: it took minutes, as every item of a kind was searched anew."""
+    N = 1000
+    allowed = torch.ones(1, N, N, dtype=torch.bool)
+    allowed[:, 5, 7] = False
+    group = torch.full((1, N), -1)
+    group[0, :3] = 0
+    prefix = torch.arange(N - 1, N - 4, -1)[None]
+    picks = ops.allowed_picks(prefix, torch.ones(1, N, dtype=torch.bool), None, allowed, group)
+    assert picks[0, 0].all() and picks[0, 3].sum() == N - 3

@@ -731,10 +731,10 @@ def test_predict_order_reads_nothing_out_of_bounds(make_model):
     prediction = make_prediction(model, random_orders(2, 5), mask, 0.4)
     for field, wrong, message in (
         ("order", torch.full((2, 5), 5), "order must hold items from 0 to 4, got 5"),
-        ("order", torch.zeros(2, 4, dtype=torch.int64), "order must hold 10 numbers, got 8"),
+        ("order", torch.zeros(2, 4, dtype=torch.int64), r"order must be \(2, 5\), got \(2, 4\)"),
         ("time", torch.zeros(2, 5, 16), "time must hold 16 or 32 numbers, got 160"),
         ("start", torch.zeros(16).double(), "start has the wrong dtype"),
-        ("places", torch.zeros(4, 16), "places must hold 80 numbers, got 64"),
+        ("places", torch.zeros(4, 16), r"places must be \(5, 16\), got \(4, 16\)"),
         ("head", model.head.weight.detach(), r"head must be \(D \+ 1, D\)"),
         ("mask", torch.ones(2, 5), "mask has the wrong dtype"),
     ):
@@ -745,7 +745,7 @@ def test_predict_order_reads_nothing_out_of_bounds(make_model):
         ("uniform", torch.rand(2, 5).double(), "uniform has the wrong dtype"),
         ("forced_order", torch.full((2, 5), 7), "forced_order must hold slots from 0 to 4, got 7"),
         ("draft", torch.full((2, 5), -1), "draft must hold slots from 0 to 4, got -1"),
-        ("temperature", 0.0, "temperature must be positive and finite, got 0"),
+        ("temperature", 0.0, "temperature must be positive and finite in the dtype of the scores, got 0"),
         ("before", torch.ones(2, 5, 4) > 0, "before must hold 50 numbers, got 40"),
         ("allowed", torch.ones(2, 5, 5), "allowed has the wrong dtype"),
         ("group", torch.ones(2, 5), "group has the wrong dtype"),

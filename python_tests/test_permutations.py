@@ -159,3 +159,16 @@ def test_order_survives_any_move_within_the_margin():
 def test_chamber_margin_error():
     with pytest.raises(ValueError, match=r"^mask must have the shape of soft_ranks \(2, 3\), got \(3,\)$"):
         chamber_margin(torch.zeros(2, 3), torch.ones(3, dtype=torch.bool))
+
+
+def test_what_is_no_order_is_told():
+    """Their inverse had memory in it that nothing was written to."""
+    for function, name in ((ranks_of, "order"), (order_of, "ranks")):
+        with pytest.raises(ValueError, match=rf"{name} must hold each of 0 to 2 once per row, got one more than once"):
+            function(torch.tensor([[0, 1, 2], [0, 0, 2]]))
+        with pytest.raises(ValueError, match=rf"{name} must hold numbers from 0 to 2, got -1 to 2"):
+            function(torch.tensor([0, -1, 2]))
+    with pytest.raises(ValueError, match="order must hold numbers from 0 to 2, got 0 to 5"):
+        arrange(torch.rand(3, 2), torch.tensor([0, 5, 1]))
+    with pytest.raises(ValueError, match="slots must hold numbers from 0 to 1, got 0 to 9"):
+        compose(torch.tensor([0, 1]), torch.tensor([0, 9]))

@@ -370,14 +370,20 @@ def test_draw_noisy_by_its_formula(prior):
     z_prior = held(ops.reflect(make(9, samples, 1, 4, stream=noise.TRAINING_STREAM)))
     normal = held(noise.normal(9, samples, 2, 4, stream=noise.TRAINING_STREAM))
     column = t[:, None]
-    z_t = (1 - column) * z_clean + column * z_prior + 0.3 * (column * (1 - column)).sqrt() * normal
-    z_t = ops.reflect(z_t).masked_fill(~MASK, 2.0)
-    order_t, target = Bridge(0.3, prior=prior).draw_noisy(order, t, rows, 5)
+    unfolded = (1 - column) * z_clean + column * z_prior + 1.3 * (column * (1 - column)).sqrt() * normal
+    folded = ops.reflect(unfolded)
+    assert not torch.equal(folded[MASK], unfolded[MASK])
+    z_t = folded.masked_fill(~MASK, 2.0)
+    order_t, target, carried = Bridge(1.3, prior=prior).draw_noisy(order, t, rows, 5)
+    torch.testing.assert_close(carried[MASK], unfolded[MASK], atol=1e-6, rtol=0)
+    assert not carried[range(3), FIRST].any()
+    _, _, carried = Bridge(1.3, prior=prior, carry="reflected").draw_noisy(order, t, rows, 5)
+    torch.testing.assert_close(carried[MASK], folded[MASK], atol=1e-6, rtol=0)
     assert torch.equal(order_t, z_t.argsort(dim=1, stable=True))
     assert torch.equal(target, order)
     # The step of the grid before: from time 0.2 that is the clean order; else a draw between both.
-    process = Bridge(0.3, prior=prior, target="previous", sampling_steps=5)
-    order_t, target = process.draw_noisy(order, t, rows, 5)
+    process = Bridge(1.3, prior=prior, target="previous", sampling_steps=5)
+    order_t, target, _ = process.draw_noisy(order, t, rows, 5)
     assert torch.equal(order_t, z_t.argsort(dim=1, stable=True))
     assert target[2, :2].tolist() == [1, 3]
     assert torch.equal(target[:, 0], FIRST)

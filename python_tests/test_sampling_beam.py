@@ -280,6 +280,11 @@ def test_hypotheses_of_an_instance_share_a_beam(make_model, head):
     assert log_probs[0].tolist() == pytest.approx([log_prob for log_prob, _, _ in expected], abs=1e-10)
 
 
+def test_items_alone_are_not_enough_for_a_model_that_reads_soft_ranks(make_model):
+    with pytest.raises(ValueError, match="items must be embedded and given their soft ranks"):
+        beam_decode(make_model("pl", reads="soft-ranks"), torch.randn(1, 3, 2), 0.5, 2)
+
+
 def test_wrong_arguments_of_beam_decode_are_named(make_model):
     model, items = make_model("pointer"), torch.zeros(4, 3, 2)
     with pytest.raises(
@@ -290,3 +295,10 @@ def test_wrong_arguments_of_beam_decode_are_named(make_model):
         beam_decode(model, items, 1.0, 2, first=torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="width must be an integer of at least 1, got 0"):
         beam_decode(model, items, 1.0, 0)
+
+
+def test_a_padded_first_slot_is_told():
+    mask = torch.tensor([[True, True, False]])
+    for first in (2, 7, -1):
+        with pytest.raises(ValueError, match=f"first must be real slots from 0 to 2, got {first}"):
+            beam_search(torch.rand(1, 3, 3), 2, mask=mask, first=torch.tensor([first]))

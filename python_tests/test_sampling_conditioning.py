@@ -161,11 +161,11 @@ class TestConditions:
     def test_of_a_model_with_a_fixed_start(self):
         conditions = conditions_of(pin([2, 0]), True, (2, 3), None, CPU)
         assert conditions.first.tolist() == [2, 0] and conditions.rules is None
-        first, rules = conditions_of(Constraints(pins={2: 0}, before=[(1, 0)]), True, (2, 3), None, CPU)
+        first, rules, _ = conditions_of(Constraints(pins={2: 0}, before=[(1, 0)]), True, (2, 3), None, CPU)
         assert first.tolist() == [2, 2] and rules.before[0].nonzero().tolist() == [[1, 0]]
 
     def test_of_another_model(self):
-        first, rules = conditions_of(pin(2), False, (2, 3), None, CPU)
+        first, rules, _ = conditions_of(pin(2), False, (2, 3), None, CPU)
         assert first is None and rules.allowed[1, 2].tolist() == [True, False, False]
 
     def test_of_none(self):

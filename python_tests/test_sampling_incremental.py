@@ -177,6 +177,17 @@ def test_a_head_without_a_decoder_is_refused():
         IncrementalDecoder(SoftRankModel(config), torch.zeros(1, 3, 2), 0.5)
 
 
+def test_soft_ranks_come_with_the_embedded_items(make_model):
+    model, items, z_t = make_model("pointer", reads="soft-ranks"), torch.randn(2, 4, 2), torch.randn(2, 4)
+    with pytest.raises(ValueError, match="items must be embedded and given their soft ranks"):
+        IncrementalDecoder(model, items, 0.5)
+    seen, slots = model.at_soft_ranks(model.embed(items), z_t), torch.tensor([[2, 0, 3, 1], [1, 2, 0, 3]])
+    decoder = IncrementalDecoder(model, seen, 0.5, is_embedded=True)
+    decoder.prefill(slots[:, :2])
+    wanted = model.scores(seen, 0.5, slots)[:, 2]
+    torch.testing.assert_close(decoder.scores[decoder.remaining], wanted[decoder.remaining], atol=1e-4, rtol=0)
+
+
 def test_one_item():
     model = make_model("pointer", torch.float64)
     decoder = IncrementalDecoder(model, torch.zeros(2, 1, 2, dtype=torch.float64), 1.0)

@@ -10,7 +10,19 @@ from testing import ENGINES, all_orders, chi_square, counts_of, index_of, pin, s
 from testing.tiny_models import numbers_of, small_model
 from torch import Tensor
 
-from softrank_ext import Beam, Bridge, Draw, Engine, Riffle, decode_chamber, evaluate, noise, reflect, sample
+from softrank_ext import (
+    Beam,
+    Bridge,
+    Constraints,
+    Draw,
+    Engine,
+    Riffle,
+    decode_chamber,
+    evaluate,
+    noise,
+    reflect,
+    sample,
+)
 from softrank_ext.model import HEADS, SoftRankModel
 from softrank_ext.permutations import arrange, compose, ranks_of
 from softrank_ext.processes import bridge
@@ -81,6 +93,92 @@ def test_several_steps_agree_with_a_loop_by_hand(make_model, prior, carry):
 
     assert same_law(by_hand, counts_of_samples(0.8)) > 1e-4
     assert same_law(by_hand, counts_of_samples(0.4)) < 1e-6  # negative control
+
+
+def by_hand(model: SoftRankModel, items: Tensor, process: Bridge, seed: int, *, reads_fold: bool = False) -> Tensor:
+    """Orders (B, N) of a model that reads soft ranks: one sample of each instance (B, N, ...), without padding."""
+    embedded, numbers, N = model.embed(items), torch.arange(len(items)), items.shape[1]
+    is_folded = reads_fold or process.carry == "reflected"
+    z_t = noise.uniform(seed, numbers, 0, N, stream=noise.PRIOR_STREAM, dtype=items.dtype)
+    for number, (t, s) in enumerate(pairwise(process.times())):
+        order_t, _ = decode_chamber(reflect(z_t))
+        vectors = model.soft_rank_embedder(reflect(z_t) if is_folded else z_t)
+        uniform = noise.uniform(seed, numbers, number, N, stream=noise.PICK_STREAM, dtype=items.dtype)
+        seen = arrange(embedded + vectors, order_t)
+        order = compose(order_t, model.decode(seen, t, uniform=uniform, is_embedded=True).order)
+        normal = noise.normal(seed, numbers, number, N, stream=noise.BRIDGE_STREAM, dtype=items.dtype)
+        mean = (1 - s / t) * ranks_of(order).to(items.dtype) / (N - 1) + s / t * z_t
+        z_t = mean + process.noise_scale * math.sqrt(s * (t - s) / t) * normal
+    return order
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("carry", bridge.CARRIES)
+def test_soft_ranks_are_read_as_they_are_carried(make_model, carry, head):
+    torch.manual_seed(8)
+    process = Bridge(1.2, carry=carry, sampling_steps=4)
+    model = make_model(head, torch.float64, process=process, max_items=5, reads="soft-ranks")
+    items = torch.randn(60, 5, 2, dtype=torch.float64)
+    drawn = sample(model, items, seed=3).order[:, 0]
+    if carry == "exact":
+        assert torch.equal(drawn, by_hand(model, items, process, 3))
+        wrong = by_hand(model, items, process, 3, reads_fold=True)
+        assert (drawn != wrong).any(1).sum() > 5, "reading the fold would give the same"
+        return
+    # Folded after each step: from one to two steps the fold is the only difference.
+    process = Bridge(1.2, carry=carry, sampling_steps=2)
+    drawn = sample(model, items, seed=3, process=process).order[:, 0]
+    assert torch.equal(drawn, by_hand(model, items, process, 3))
+    unfolded = by_hand(model, items, Bridge(1.2, sampling_steps=2), 3)
+    assert (drawn != unfolded).any(1).sum() > 5
+
+
+def test_soft_ranks_of_padding_and_of_a_fixed_first_item(make_model):
+    """An instance among padding gives what it gives alone; the first item's soft rank is read as 0."""
+    torch.manual_seed(9)
+    model = make_model("pointer", torch.float64, fixed_start=True, reads="soft-ranks")
+    items = torch.randn(1, 4, 2, dtype=torch.float64)
+    real = torch.tensor([0, 2, 3, 5])
+    padded = torch.full((1, 6, 2), 7.0, dtype=torch.float64)
+    padded[:, real] = items
+    mask = torch.zeros(1, 6, dtype=torch.bool)
+    mask[:, real] = True
+    alone = sample(model, items, num_samples=40, seed=1, constraints=pin(2))
+    among = sample(model, padded, mask=mask, num_samples=40, seed=1, constraints=pin(3))
+    assert torch.equal(real[alone.order], among.order[..., :4])
+    torch.testing.assert_close(alone.log_prob, among.log_prob)
+    seen = []
+    read = model.soft_rank_embedder.forward
+    model.soft_rank_embedder.forward = lambda z_t: seen.append(z_t) or read(z_t)
+    sample(model, items, num_samples=40, seed=1, constraints=pin(2))
+    assert len(seen) == 5 and not any(bool(z_t[:, 2].any()) for z_t in seen)
+    assert all(bool(z_t[:, 1].any()) for z_t in seen)
+
+
+def test_beams_and_greedy_choices_read_soft_ranks(make_model):
+    torch.manual_seed(10)
+    model = make_model("pointer", torch.float64, process=Bridge(1.2), reads="soft-ranks")
+    items = torch.randn(30, 5, 2, dtype=torch.float64)
+    greedy, beam = (sample(model, items, decode=decode, seed=2) for decode in ("greedy", Beam(1)))
+    assert torch.equal(greedy.order, beam.order)
+    torch.testing.assert_close(greedy.log_prob, beam.log_prob)
+    with torch.no_grad():
+        model.soft_rank_embedder.projection.weight.zero_()
+    assert not torch.equal(sample(model, items, decode="greedy", seed=2).order, greedy.order)
+    # Hypotheses have states of their own.
+    assert sample(model, items, decode=Beam(4, 3, 2), seed=2).order.shape == (30, 2, 5)
+
+
+def test_what_is_read_of_reflected_noise(make_model, monkeypatch):
+    """Under rules that reflect the noise the soft ranks read are those whose order the network sees."""
+    model = make_model("pointer", process=Bridge(1.2), reads="soft-ranks")
+    read, seen = model.soft_rank_embedder.forward, []
+    monkeypatch.setattr(model.soft_rank_embedder, "forward", lambda z_t: seen.append(z_t) or read(z_t))
+    rule = Constraints(before=[(2, 0)], reflect_noise=True)
+    samples = sample(model, torch.randn(1, 4, 2), num_samples=50, constraints=rule, record=True, seed=0)
+    for z_t, point in zip(seen, samples.trajectory, strict=True):
+        assert torch.equal(z_t, point.soft_ranks[0])
+        assert (z_t[:, 2] <= z_t[:, 0]).all()
 
 
 def test_an_oracle_is_followed(make_model, monkeypatch):

@@ -1,11 +1,13 @@
 """sample(): fields, the same samples however they are computed, seeds, the model's own process, every error."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from synthetic_runs import tiny_model
 from testing import ENGINES
 
 from softrank_ext import Beam, Bridge, Constraints, Draw, Engine, Riffle, Samples, build_info, sample
@@ -343,9 +345,28 @@ def test_unknown_option(make_model):
         sample(make_model("pointer"), ITEMS, num_sample=3)  # type: ignore[call-arg]
 
 
-def test_a_half_precision_model_is_refused(make_model):
-    with pytest.raises(ValueError, match=r"the model must be float32 or float64, got float16; convert it with"):
-        sample(make_model("pointer").half(), torch.randn(2, 7, 2))
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("head", HEADS)
+def test_a_half_precision_model_runs_in_float32(make_model, head, dtype):
+    """Its weights are rounded, nothing else is: a bfloat16 grid would have ties."""
+    items, model = torch.randn(2, 7, 2), make_model(head).to(dtype)
+    wanted = sample(make_model(head).to(dtype).float(), items, num_samples=3, seed=1)
+    for given in (items, items.to(dtype)):
+        samples = sample(model, given, num_samples=3, seed=1)
+        assert samples.soft_ranks.dtype == samples.log_prob.dtype == torch.float32
+        assert next(model.parameters()).dtype == dtype
+        if given is items:
+            assert torch.equal(samples.order, wanted.order) and torch.equal(samples.log_prob, wanted.log_prob)
+
+
+def test_autocast_changes_nothing(make_model):
+    items, model = torch.randn(2, 7, 2), make_model("pointer")
+    wanted = sample(model, items, seed=1)
+    with torch.autocast("cpu", torch.bfloat16):
+        samples = sample(model, items, seed=1)
+        uncompiled = sample(model, items, seed=1, engine=Engine(compiled=False))
+    assert torch.equal(samples.order, wanted.order) and torch.equal(samples.log_prob, wanted.log_prob)
+    assert torch.equal(uncompiled.order, wanted.order)
 
 
 def test_samples_in_inference_mode_leave_training_possible(make_model):
@@ -355,3 +376,23 @@ def test_samples_in_inference_mode_leave_training_possible(make_model):
         order = sample(model, items).order[:, 0]
     model.log_prob(items, 0.4, order.clone()).total.sum().backward()
     assert model.start.grad.isfinite().all()
+
+
+def test_threads_may_sample_from_one_model_that_is_in_training_mode():
+    """The first thread to end switched dropout on under the others."""
+    model = tiny_model(dropout=0.5).train()
+    items = torch.rand(4, 6, 1)
+    wanted = [sample(model, items, num_samples=8, seed=seed).order for seed in range(6)]
+    assert model.training
+    for _ in range(3):
+        with ThreadPoolExecutor(6) as threads:
+            drawn = list(threads.map(lambda seed: sample(model, items, num_samples=8, seed=seed).order, range(6)))
+        assert all(torch.equal(*pair) for pair in zip(drawn, wanted, strict=True))
+        assert all(module.training for module in model.modules())
+
+
+def test_more_samples_than_memory_holds_are_refused():
+    with pytest.raises(ValueError, match=r"num_samples must be an integer of at most \d+, got 1000000000000"):
+        sample(tiny_model(), torch.rand(2, 3, 1), num_samples=10**12)
+    with pytest.raises(TypeError, match="model must be OrderModel, got NoneType"):
+        sample(None, torch.rand(2, 3, 1))

@@ -58,6 +58,24 @@ def test_best_of_made_up_samples():
     assert samples.best(lambda order: order[..., 0]).order.tolist() == [[0, 1, 2], [0, 2, 1]]
 
 
+def test_best_by_a_cost_of_items(samples):
+    """The cost sees each order with its own items, without padding; one instance and numpy too."""
+    items = torch.rand(3, 5, 2)
+
+    def cost(items, order):
+        assert order.max() < items.shape[1]
+        return items[..., 0].gather(1, order[:, :1])[:, 0]
+
+    best = samples.best(cost, items)
+    for row in range(3):
+        values = items[row, samples.order[row, :, 0], 0]
+        assert torch.equal(best.order[row], samples.order[row, int(values.argmin())])
+        assert torch.equal(samples[row].best(cost, items[row]).order, best.order[row])
+    assert samples.numpy().best(cost, items.numpy()).order.tolist() == best.order.tolist()
+    with pytest.raises(ValueError, match=r"items must begin with \(3, 5\), as the samples do, got \(2, 5, 2\)"):
+        samples.best(cost, items[:2])
+
+
 def test_one_instance_has_all_fields_of_its_own(samples):
     assert len(samples) == 3
     one = samples[1]

@@ -2,13 +2,12 @@
 
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 import torch
+from testing import browse, needs_browser, run_in
 
 from softrank_ext import sample
 from softrank_ext.sampling.trajectory import Trajectory, TrajectoryPoint
@@ -165,31 +164,6 @@ def test_a_grid_is_a_square(tmp_path):
     point = TrajectoryPoint(1.0, torch.rand(3), torch.tensor([2, 0, 1]), torch.tensor([2, 0, 1]))
     with pytest.raises(ValueError, match="a grid needs a square number of patches, got 3"):
         Trajectory([point]).save_html(tmp_path / "page.html", torch.rand(3, 1, 2, 2), layout="grid")
-
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH: apt-get install chromium")
-
-
-def browse(page, *options, fragment=""):
-    """What a headless Chromium prints about a page."""
-    command = [
-        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
-        "--virtual-time-budget=15000",
-        f"--user-data-dir={page.parent / 'profile'}", *options, f"{page.as_uri()}{fragment}",
-    ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-
-
-def run_in(page, script):
-    """Run a script on a copy of a page, with `seen` for what it reports; returns that."""
-    driver = f"<script>const seen = {{}};\n{script}\n</script><pre id='seen'></pre>"
-    report = "document.getElementById('seen').textContent = JSON.stringify(seen);"
-    finish = f"<script>setTimeout(() => {{ {report} }}, 12000);</script>"
-    copy = page.with_name("driven.html")
-    copy.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{driver}{finish}</body>"), encoding="utf-8")
-    dom = browse(copy, "--dump-dom")
-    return json.loads(re.search(r"<pre id=\"seen\">(.*?)</pre>", dom, re.DOTALL)[1].replace("&lt;", "<"))
 
 
 READ = """

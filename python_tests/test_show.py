@@ -1,9 +1,14 @@
 """What the pictures show; how they look is for the eye."""
 
+import json
+import re
+
 import pytest
 import torch
+from testing import needs_browser, run_in
 
-from softrank_ext import Bridge, answers, noise, ops, show
+from softrank_ext import Bridge, Drawing, Search, answers, improve, noise, ops, show
+from softrank_ext.metrics import tour_length
 from softrank_ext.sampling.trajectory import Frames, Trajectory, TrajectoryPoint
 from softrank_ext.show import walk as walks
 
@@ -229,3 +234,50 @@ def test_calibration_leaves_out_empty_bins():
     assert list(axes.lines[1].get_xdata()) == pytest.approx(checked.predicted[filled].tolist())
     assert list(axes.lines[1].get_ydata()) == pytest.approx(checked.observed[filled].tolist())
     assert axes.get_title() == f"calibration, expected error {checked.expected_error:.3f}"
+
+
+class TestImprovementPage:
+    @pytest.fixture
+    def found(self, make_model):
+        model = make_model("pointer", fixed_start=True, symmetry="tour")
+        points = torch.rand(2, 7, 2, generator=torch.Generator().manual_seed(0))
+        settings = {"search": Search(fresh=0.0), "drawing": Drawing(record=True)}
+        recorded = improve(model, points, tour_length, initial=3, rounds=6, seed=0, **settings)
+        return recorded, points
+
+    def test_what_it_holds(self, found):
+        recorded, points = found
+        page = show.improvement_page(recorded, points[1], row=1, best=2.0, title="A </script> tour")
+        data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+        assert data["title"] == "A </script> tour" and data["best"] == 2.0 and len(data["rounds"]) == 7
+        assert [row["lowest"] for row in data["rounds"]] == recorded.history[1].tolist()
+        for number, row in enumerate(data["rounds"]):
+            order = torch.tensor(row["order"])
+            assert float(tour_length(points[1], order)) == pytest.approx(row["cost"])
+            assert (len(row["drawn"]) == 7) == (number == 0)
+
+    @needs_browser
+    def test_a_browser_plays_it(self, found, tmp_path):
+        recorded, points = found
+        page = tmp_path / "page.html"
+        page.write_text(show.improvement_page(recorded, points[0], title="A tour"), encoding="utf-8")
+        script = """
+        const $ = (id) => document.getElementById(id);
+        const read = () => [$("now").textContent, $("told").textContent, document.querySelectorAll(".drawn").length];
+        seen.first = read();
+        $("round").value = 4; $("round").dispatchEvent(new Event("input"));
+        seen.fourth = read();
+        $("play").click();
+        setTimeout(() => { seen.played = $("now").textContent; }, 5000);
+        """
+        seen = run_in(page, script)
+        assert seen["first"][0] == "round 0 of 6" and "The shortest of the initial draws." in seen["first"][1]
+        drawn = int(recorded.draws_of_rounds[4].noised[0].sum())
+        assert seen["fourth"][0] == "round 4 of 6" and f"{drawn} of 7 places drawn again" in seen["fourth"][1]
+        assert seen["fourth"][2] == drawn + 1  # the edges of a stretch
+        assert seen["played"] == "round 6 of 6"
+
+    def test_what_is_refused(self, found):
+        recorded, points = found
+        with pytest.raises(ValueError, match=r"points must be \(N, 2\), got \(2, 7, 2\)"):
+            show.improvement_page(recorded, points, title="")

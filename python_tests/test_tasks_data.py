@@ -11,6 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from synthetic_data import write_cifar10, write_mnist
@@ -203,3 +204,56 @@ def test_real_data():
     assert len(images) == 60_000 and images.double().mean().item() / 255 == pytest.approx(0.1307, abs=1e-4)
     means = data.cifar10(True).double().mean((0, 2, 3)) / 255
     torch.testing.assert_close(means, torch.tensor([0.4914, 0.4822, 0.4465]).double(), atol=1e-4, rtol=0)
+
+
+class Crafted:
+    """Pickles as a call."""
+
+    def __init__(self, call, *arguments):
+        self.call, self.arguments = call, arguments
+
+    def __reduce__(self):
+        return self.call, self.arguments
+
+
+def test_crafted_arrays_are_refused(tmp_path):
+    """A dtype with an item size of its own made numpy read past the bytes that were there."""
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    rows = np.zeros((2, 3072), np.uint8)
+    for content in (
+        {"data": rows.astype(np.float64)},
+        {"data": np.zeros((2, 3072), np.dtype([("a", "u1")]))},
+        {"data": np.asfortranarray(rows)},
+        {"data": rows[:, :100]},
+        {"data": [[1, 2]]},
+        {"data": Crafted(np.dtype, "V1000000")},
+        {"data": Crafted(np.ndarray, (2, 3072), "u1")},
+        {"labels": []},
+        [1],
+    ):
+        for protocol in (2, 4, 5):
+            (folder / "test_batch").write_bytes(pickle.dumps(content, protocol=protocol))
+            with pytest.raises(ValueError, match="test_batch must"):
+                data.cifar10(False, tmp_path)
+    (folder / "test_batch").write_bytes(pickle.dumps({"data": rows}, protocol=4)[:-40])
+    with pytest.raises(ValueError, match="test_batch must be a CIFAR-10 batch"):
+        data.cifar10(False, tmp_path)
+    for protocol in (4, 5):
+        data._cifar10.cache_clear()
+        (folder / "test_batch").write_bytes(pickle.dumps({"data": rows}, protocol=protocol))
+        assert data.cifar10(False, tmp_path).shape == (2, 3, 32, 32)
+
+
+def test_packed_files_are_not_unpacked_beyond_their_header(tmp_path):
+    write_mnist(tmp_path)
+    raw = tmp_path / "MNIST" / "raw"
+    for path in raw.iterdir():
+        path.unlink()
+    head = bytes((0, 0, 8, 3)) + (2).to_bytes(4, "big") + (28).to_bytes(4, "big") * 2
+    (raw / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(head + bytes(10**7)))
+    with pytest.raises(ValueError, match="is truncated or not an idx file"):
+        data.mnist(False, tmp_path)
+    (raw / "t10k-images-idx3-ubyte.gz").write_bytes(b"no gzip")
+    with pytest.raises(ValueError, match="t10k-images-idx3-ubyte cannot be read"):
+        data.mnist(False, tmp_path)

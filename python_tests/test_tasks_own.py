@@ -109,10 +109,85 @@ def test_errors():
         match=r"pair 0 must be items \(N, ...\) and order \(N,\) int64, got \(3, 2\) float\d\d and \(2,\) int64",
     ):
         Own([(ITEMS[0], np.array([1, 0]))])
-    with pytest.raises(ValueError, match="a pair has 4 items, max_items is 3"):
+    with pytest.raises(ValueError, match="an instance has 4 items, max_items is 3"):
         next(Own(Lengths(), max_items=3).test_batches(4, 4))
-    with pytest.raises(ValueError, match="the test data has 4 pairs, 5 were asked for"):
+    with pytest.raises(ValueError, match="the test data has 4 instances, 5 were asked for"):
         next(Own(Lengths()).test_batches(5, 5))
     repeated = Own([(ITEMS[0], np.array([1, 1, 0]))])
     with pytest.raises(ValueError, match="order must hold each of 0 to 2 once per row"):
         repeated.training_batch(0, 0, 1)
+
+
+def heights(items, order):
+    """A cost: items times place + 1."""
+    return (items[..., 0].gather(1, order) * torch.arange(1, order.shape[1] + 1)).sum(1)
+
+
+class Heights(Dataset):
+    """Row r has r + 1 items, all of value r + 1."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, row):
+        return torch.full((row + 1, 2), row + 1.0)
+
+
+class TestCost:
+    def test_arrays(self):
+        task = Own(ITEMS, cost=heights)
+        assert task.max_items() == 3 and task.embedder() == {"kind": "linear", "features": 2}
+        assert task.data_facts() == DataFacts(num_items=(3, 3)) and task.cost is heights
+        batch = task.training_batch(0, 0, 2)
+        assert not batch.has_labels() and batch.mask is None
+        assert batch.items.tolist() == ITEMS[batch.extras["instance"]].tolist()
+        assert sorted(batch.extras["instance"].tolist()) == [0, 1]
+        (test,) = task.test_batches(2, 8)
+        assert test.items.tolist() == ITEMS.tolist() and test.known.tolist() == [0, 0]
+        # 0 2 4 and 6 8 10
+        assert task.score(test, torch.tensor(ORDER)) == {"cost": pytest.approx([2 + 8 + 0, 10 + 12 + 24])}
+        assert Own(ITEMS, test=ITEMS[:1], cost=heights).training_batch(0, 0, 2).items.shape == (2, 3, 2)
+
+    def test_datasets_are_padded_and_padding_costs_nothing(self):
+        task = Own(Heights(), cost=heights)
+        assert task.max_items() == 4 and task.data_facts() == DataFacts(num_items=(1, 4))
+        (batch,) = task.test_batches(4, 4)
+        assert batch.mask.sum(1).tolist() == [1, 2, 3, 4] and batch.extras["instance"].tolist() == [0, 1, 2, 3]
+        assert batch.order.tolist() == [[0, 1, 2, 3]] * 4
+        assert task.score(batch, batch.order)["cost"].tolist() == [1, 2 * 3, 3 * 6, 4 * 10]
+
+    def test_functions_draw_by_seed_and_step(self):
+        def instances(count, generator):
+            return torch.rand(count, 5, 3, generator=generator)
+
+        task = Own(instances, cost=heights)
+        assert task.max_items() == 5 and task.embedder() == {"kind": "linear", "features": 3}
+        first, again, second = (task.training_batch(0, step, 4) for step in (0, 0, 1))
+        assert torch.equal(first.items, again.items) and not torch.equal(first.items, second.items)
+        assert first.items.shape == (4, 5, 3) and first.extras == {}
+        whole = torch.cat([batch.items for batch in task.test_batches(5, 5, seed=3)])
+        parts = torch.cat([batch.items for batch in task.test_batches(5, 2, seed=3)])
+        assert torch.equal(whole, parts) and len(whole.unique(dim=0)) == 5
+        assert not torch.equal(whole, torch.cat([batch.items for batch in task.test_batches(5, 5, seed=4)]))
+
+    def test_errors(self):
+        with pytest.raises(TypeError, match=r"cost must be a function cost\(items, order\) -> \(rows,\), got int"):
+            Own(ITEMS, cost=3)
+        with pytest.raises(TypeError, match="training must be items alone, since a cost is given, got a tuple of 2"):
+            Own((ITEMS, ORDER), cost=heights)
+        with pytest.raises(TypeError, match="test must be items alone, since a cost is given, got tuple in row 0"):
+            Own(ITEMS, test=Lengths(), cost=heights)
+        with pytest.raises(
+            ValueError, match=r"training must be items \(count, N, ...\), at least one, got \(0, 3, 2\)"
+        ):
+            Own(ITEMS[:0], cost=heights)
+        with pytest.raises(
+            ValueError, match=r"training must draw a tensor of items \(1, N, ...\), got \(2, 3\) float32"
+        ):
+            Own(lambda count, generator: torch.zeros(2, 3), cost=heights)
+        with pytest.raises(TypeError, match=r"training must have len\(\) and \[\], got int"):
+            Own(3, cost=heights)
+        with pytest.raises(ValueError, match="the test data has 2 instances, 3 were asked for"):
+            list(Own(ITEMS, cost=heights).test_batches(3, 3))
+        with pytest.raises(ValueError, match="an instance has 4 items, max_items is 3"):
+            list(Own(Heights(), cost=heights, max_items=3).test_batches(4, 4))

@@ -181,3 +181,17 @@ def test_data_facts_are_the_number_of_items(tmp_path):
     path = tmp_path / "fruit.soc"
     path.write_text(SOC)
     assert Preferences(str(path)).data_facts() == DataFacts(num_items=(3, 3))
+
+
+def test_counts_are_not_believed(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("count,first,second\n1000000000000,a,b\n")
+    with pytest.raises(ValueError, match="must have at most 100000000 voters, its counts sum to 1000000000000"):
+        read_ballots(path)
+    path.write_text("a," + "x" * 200_000 + "\n")
+    with pytest.raises(ValueError, match="is not a CSV file: field larger than field limit"):
+        read_ballots(path)
+    path = tmp_path / "a.soc"
+    path.write_text("1000000000\n1,a\n2,b\n2,2,1\n2,1,2\n")
+    with pytest.raises(ValueError, match="the first line promises 1000000000 items, the file has 5 lines"):
+        read_ballots(path)

@@ -1,26 +1,22 @@
 """Tours: files, augmentation by hand, generation, the embedder."""
 
-import itertools
 import json
 import math
 import os
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from softrank_ext import Constraints, SoftRankConfig, SoftRankModel, metrics, model_folder, sample
+from softrank_ext.costs import TourLength, nearest_neighbour
 from softrank_ext.evaluation import evaluate
+from softrank_ext.metrics import signed_area
 from softrank_ext.model import DataFacts
 from softrank_ext.tasks.tsp import (
     TSP,
-    generate,
     read_instances,
     rotated,
-    signed_area,
-    solve,
     tour_batch,
     turned,
     write_instances,
@@ -43,49 +39,6 @@ def file(tmp_path):
     points = torch.stack((SQUARE, SQUARE / 2, SQUARE / 4))
     write_instances(path, points, torch.stack((TOUR, backwards, TOUR)))
     return str(path)
-
-
-def test_reads_the_text_format(tmp_path):
-    path = tmp_path / "two.txt"
-    path.write_text("0.5 0.25 0 1 1e-1 0 output 2 3 1 2 \n\n0 0 1 0 1 1 output 3 1 2 3\n")
-    points, order = read_instances(path)
-    assert points.dtype == torch.float64 and points[0].tolist() == [[0.5, 0.25], [0, 1], [0.1, 0]]
-    assert order.tolist() == [[1, 2, 0], [2, 0, 1]]
-
-
-def test_writing_and_reading_keeps_every_bit(tmp_path):
-    points = torch.rand(3, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    order = torch.tensor([[1, 3, 2, 0, 4]] * 3)
-    write_instances(tmp_path / "a.txt", points, order)
-    read_points, read_order = read_instances(tmp_path / "a.txt")
-    assert torch.equal(points, read_points) and torch.equal(order, read_order)
-    assert list(tmp_path.iterdir()) == [tmp_path / "a.txt"]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("0 0 1 0 1 1 output 1 2 3", r"line 1 must be x1 y1 .* got 6 coordinates and 3 nodes"),
-        ("0 0 1 0 1 1", r"line 1 must be x1 y1 .* got 6 coordinates and 0 nodes"),
-        ("0 0 1 0 1 1 output 1 2 3 2", "line 1 must be x1 y1"),
-        ("0 0 1 zero output 1 2 1", "line 1: could not convert string to float: 'zero'"),
-        ("0 0 1 0 1 1 output 1 3 3 1", "tours of .* must hold each of 0 to 2 once per row"),
-        ("0 0 1 0 output 1 2 1\n0 0 1 0 1 1 output 1 2 3 1", "line 2 has 3 nodes, those before have 2"),
-        ("", "has no instances"),
-    ],
-)
-def test_broken_files_are_refused(tmp_path, line, message):
-    path = tmp_path / "broken.txt"
-    path.write_text(line)
-    with pytest.raises(ValueError, match=message):
-        read_instances(path)
-
-
-def test_missing_file_says_which_command_makes_it(tmp_path):
-    with pytest.raises(
-        FileNotFoundError, match="is missing: make such a file with `python -m softrank_ext generate tsp`"
-    ):
-        TSP(training_file=str(tmp_path / "none.txt")).training_batch(0, 0, 1)
 
 
 def test_batches_pin_the_start(file):
@@ -350,89 +303,6 @@ def test_waves_of_the_readers(reader, fastest, slowest):
                 )
 
 
-def shortest(points):
-    """Length of the best tour, by trying all."""
-    tours = torch.tensor([(0, *rest) for rest in itertools.permutations(range(1, len(points)))])
-    return metrics.tour_length(points.expand(len(tours), -1, -1), tours).min()
-
-
-@pytest.mark.parametrize("num_nodes", [1, 2, 3, 7])
-def test_small_instances_are_solved_exactly(num_nodes):
-    pytest.importorskip("fast_tsp")
-    points = torch.rand(num_nodes, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(num_nodes))
-    tour = solve(points)
-    assert sorted(tour.tolist()) == list(range(num_nodes)) and tour[0] == 0
-    if num_nodes > 1:
-        torch.testing.assert_close(metrics.tour_length(points[None], tour[None])[0], shortest(points))
-
-
-def test_generate_makes_a_file_that_can_be_read(tmp_path):
-    pytest.importorskip("fast_tsp")
-    path = generate(tmp_path / "new" / "tsp6.txt", 7, 6, seed=3, seconds=0.002, block=3, progress=False)
-    points, order = read_instances(path)
-    assert points.shape == (7, 6, 2) and (order[:, 0] == 0).all() and points.unique().numel() == 84
-    lengths = metrics.tour_length(points, order)
-    torch.testing.assert_close(lengths, torch.stack([shortest(instance) for instance in points]))
-    assert sorted(entry.name for entry in path.parent.iterdir()) == ["tsp6.txt", "tsp6.txt.json"]
-
-
-def test_generate_goes_on_where_it_stopped_and_keeps_what_is_there(tmp_path, monkeypatch):
-    pytest.importorskip("fast_tsp")
-    from softrank_ext.tasks import tsp
-
-    path, solved = tmp_path / "tsp5.txt", []
-    true_solve = tsp._solve
-
-    def interrupted(instance):
-        solved.append(1)
-        if len(solved) == 6:
-            raise RuntimeError("stopped")
-        return true_solve(instance)
-
-    options = {"seed": 1, "seconds": 0.002, "block": 2, "progress": False, "workers": 1}
-    monkeypatch.setattr(tsp, "_solve", interrupted)
-    with pytest.raises(RuntimeError, match="stopped"):
-        generate(path, 8, 5, **options)
-    assert not path.exists() and (tmp_path / "tsp5.txt.000000").exists()
-    kept = len(list(tmp_path.glob("tsp5.txt.0*")))
-    assert kept == 2
-    solved.clear()
-    monkeypatch.setattr(tsp, "_solve", lambda instance: (solved.append(1), true_solve(instance))[1])
-    generate(path, 8, 5, **options)
-    assert len(solved) == 8 - 2 * kept
-    points = read_instances(path)[0]
-    assert torch.equal(points, read_instances(generate(tmp_path / "other.txt", 8, 5, **options))[0])
-    solved.clear()
-    assert generate(path, 8, 5, **options) == path and solved == []
-    assert json.loads((tmp_path / "tsp5.txt.json").read_text())["count"] == 8
-
-
-def test_generate_errors(tmp_path, monkeypatch):
-    pytest.importorskip("fast_tsp")
-    path = tmp_path / "tsp.txt"
-    for name, arguments in (("count", (0, 5)), ("num_nodes", (5, 0))):
-        with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got 0"):
-            generate(path, *arguments)
-    with pytest.raises(ValueError, match="block must be an integer of at least 1, got 0"):
-        generate(path, 1, 5, block=0)
-    with pytest.raises(ValueError, match="seconds must be positive and finite, got 0"):
-        generate(path, 1, 5, seconds=0)
-    path.write_text("mine")
-    with pytest.raises(ValueError, match="exists and was not made by generate: choose another name"):
-        generate(path, 1, 5)
-    other = tmp_path / "other.txt"
-    generate(other, 1, 5, progress=False)
-    with pytest.raises(ValueError, match=r"was made with .* not with .* choose another name or delete it"):
-        generate(other, 2, 5)
-    with pytest.raises(ValueError, match=r"points must be a \(N, 2\) tensor of .* float64, got \(3,\) float32"):
-        solve(torch.rand(3))
-    with pytest.raises(ValueError, match=r"points must lie in the unit square, got a coordinate of 2\.0"):
-        solve(torch.tensor([[0.5, 2.0]]))
-    monkeypatch.setitem(sys.modules, "fast_tsp", None)
-    with pytest.raises(ImportError, match="solving needs fast-tsp: pip install fast-tsp"):
-        generate(tmp_path / "x.txt", 1, 5)
-
-
 def test_point_embedder_by_formula():
     embedder = {"kind": "points", "learned": False}
     model = SoftRankModel(SoftRankConfig(d_model=8, heads=2, embedder=embedder))
@@ -459,19 +329,6 @@ def test_models_read_the_items(file, tmp_path):
 def test_tour_batch_measures_the_tour():
     batch = tour_batch(SQUARE[None], TOUR[None])
     assert batch.first.tolist() == [2] and batch.extras["best_length"].shape == (1,)
-
-
-@pytest.mark.skipif(not REAL, reason="needs SOFTRANK_DATA, a folder with tsp/")
-@pytest.mark.parametrize(("name", "mean"), [("tsp20_uniform*", 3.844806), ("tsp50_concorde*", 5.674132)])
-def test_real_tours_and_the_solver(name, mean):
-    (path,) = Path(REAL, "tsp").glob(name)
-    points, order = read_instances(path)
-    best = metrics.tour_length(points, order)
-    assert best.mean().item() == pytest.approx(mean, abs=1e-6)
-    pytest.importorskip("fast_tsp")
-    found = torch.stack([solve(instance) for instance in points[:60]])
-    gap = metrics.gap(metrics.tour_length(points[:60], found), best[:60])
-    assert gap.mean() < 1e-4 and (gap < 1e-6).double().mean() > 0.9
 
 
 def test_symmetric_copies_keep_every_length(file):
@@ -514,3 +371,48 @@ def test_evaluation_with_symmetries_keeps_the_shortest_of_all_copies(tmp_path, b
     assert row["metrics"]["length"]["mean"] == pytest.approx(sum(shortest) / 5, abs=1e-9)
     assert row["symmetries"] == 8
     assert evaluate(model, task, **settings)["metrics"]["length"]["mean"] > sum(shortest) / 5
+
+
+class TestWithoutLabels:
+    def test_random_points(self):
+        task = TSP(num_points=6, min_points=4)
+        facts = DataFacts("tour", None, True, (4, 6), (0.0, 1.0), "unit square")
+        assert task.data_facts() == facts and task.max_items() == 6 and task.cost == TourLength()
+        assert TSP(num_points=6).data_facts().num_items == (6, 6) and TSP().cost is None
+        first, again, other = (task.training_batch(0, step, 3) for step in (2, 2, 3))
+        assert torch.equal(first.items, again.items) and first.items.dtype == torch.float32
+        assert not torch.equal(first.items[:, :4], other.items[:, :4])
+        assert not first.has_labels() and first.first.tolist() == [0, 0, 0] and (first.order[:, 0] == 0).all()
+        assert {task.training_batch(0, step, 1).items.shape[1] for step in range(40)} == {4, 5, 6}
+        fixed = TSP(num_points=5)
+        whole = torch.cat([batch.items for batch in fixed.test_batches(7, 7)])
+        assert torch.equal(whole, torch.cat([batch.items for batch in fixed.test_batches(7, 3)]))
+        assert not torch.equal(whole, torch.cat([batch.items for batch in fixed.test_batches(7, 7, seed=1)]))
+
+    def test_costs_stand_beside_heuristics(self):
+        task = TSP(num_points=9)
+        (batch,) = task.test_batches(5, 5)
+        scores, found = task.score(batch, batch.order), task.heuristics(batch)
+        assert list(scores) == ["cost", "length", "validity", "length_after_2opt"]
+        length = metrics.tour_length(batch.extras["points"], batch.order)
+        assert torch.equal(scores["cost"], length) and torch.equal(scores["length"], length)
+        assert list(found) == ["nearest_neighbour_cost", "local_search_cost"]
+        nearest = metrics.tour_length(batch.extras["points"], nearest_neighbour(batch.extras["points"], batch.first))
+        assert torch.equal(found["nearest_neighbour_cost"], nearest)
+        assert (found["local_search_cost"] <= nearest).all() and (nearest < length).any()
+
+    def test_labels_of_a_test_file_give_gaps(self, file):
+        task = TSP(num_points=4, test_file=file)
+        (batch,) = task.test_batches(3, 3)
+        assert batch.has_labels()
+        assert list(task.score(batch, batch.order))[:2] == ["cost", "gap"]
+        assert task.heuristics(batch)["local_search_gap"].tolist() == pytest.approx([0, 0, 0], abs=1e-12)
+        assert TSP(test_file=file).heuristics(batch) == {}
+
+    def test_errors(self, file):
+        with pytest.raises(ValueError, match="num_points must be left out where there is a training_file, got both"):
+            TSP(training_file=file, num_points=4)
+        with pytest.raises(ValueError, match="num_points must be an integer of at least 1, got 0"):
+            TSP(num_points=0)
+        with pytest.raises(ValueError, match="min_points must be an integer from 1 to 4, got 5"):
+            TSP(num_points=4, min_points=5)

@@ -136,3 +136,16 @@ def test_published_optima():
         if instance.points is not None:
             batch = tsplib_batch(instance, tour)
             assert batch.items.min() == 0 and batch.items.max() == 1
+
+
+@pytest.mark.parametrize("size", ["1000000000", "9" * 5000, "²", "-3", "0"])
+def test_a_dimension_is_not_believed(tmp_path, size):
+    path = tmp_path / "a.tsp"
+    path.write_text(f"DIMENSION : {size}\nEDGE_WEIGHT_TYPE : EXPLICIT\nEDGE_WEIGHT_FORMAT : FULL_MATRIX\n")
+    with pytest.raises(ValueError, match=r"DIMENSION must be (a positive integer|at most 10000), got"):
+        read_tsplib(path)
+    path.write_text(
+        "DIMENSION : 9999\nEDGE_WEIGHT_TYPE : EXPLICIT\nEDGE_WEIGHT_FORMAT : UPPER_ROW\nEDGE_WEIGHT_SECTION\n1\n"
+    )
+    with pytest.raises(ValueError, match="UPPER_ROW of 9999 nodes must have 49985001 numbers, got 1"):
+        read_tsplib(path)

@@ -19,6 +19,8 @@ from softrank_ext.training import TrainConfig, rate_at
         ("ema", 1.0, "ema must be at least 0 and below 1, got 1.0"),
         ("final_rate", 2.0, "final_rate must be from 0 to 1, got 2.0"),
         ("schedule", "linear", "schedule must be one of 'cosine', 'transformer', 'constant', got 'linear'"),
+        ("optimizer", "sgd", "optimizer must be one of 'muon', 'adamw', got 'sgd'"),
+        ("matrix_rate", -1.0, "matrix_rate must be at least 0 and finite, got -1.0"),
         ("best_is", "good", "best_is must be one of 'lowest', 'highest', got 'good'"),
     ],
 )

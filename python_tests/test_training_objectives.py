@@ -19,8 +19,8 @@ from softrank_ext.training import TrainConfig, train
 from softrank_ext.training.objectives import (
     OBJECTIVES,
     DenoisingLoss,
+    LookalikeLoss,
     Noising,
-    ReinforceLoss,
     noisy_orders,
     times_from,
 )
@@ -54,7 +54,7 @@ class TestLoss:
         model = tiny_model(fixed_start=True)
         torch.nn.init.zeros_(model.head.weight)
         batch = task.training_batch(0, 1, 7)
-        loss, _ = DenoisingLoss(model, draws=draws)(batch, 0, torch.arange(7))
+        loss, _ = DenoisingLoss(model, noisy_orders=draws)(batch, 0, torch.arange(7))
         assert float(loss.detach()) == pytest.approx(math.log(counted), abs=1e-5)
 
     def test_per_place_divides_by_the_places_counted(self):
@@ -69,7 +69,7 @@ class TestLoss:
         calls = []
         original = SoftRankModel.log_prob
 
-        def log_prob(self, items, t, order, mask=None, *, is_embedded=False):
+        def log_prob(self, items, t, order, mask=None, *, kept, is_embedded=False):
             calls.append((items.detach(), t, order, mask))
             return original(self, items, t, order, mask, is_embedded=is_embedded)
 
@@ -81,7 +81,7 @@ class TestLoss:
     def test_target_slots_put_the_seen_items_in_order(self, seen, task, draws):
         model = tiny_model(dropout=0.0, fixed_start=True)
         batch = task.training_batch(0, 1, 50)
-        DenoisingLoss(model, draws=draws)(batch, 0, torch.arange(50))
+        DenoisingLoss(model, noisy_orders=draws)(batch, 0, torch.arange(50))
         items, _, slots, mask = seen[0]
         rows = torch.arange(50 * draws)[:, None]
         clean = batch.items[rows // draws, batch.order[rows[:, 0] // draws]]
@@ -94,7 +94,7 @@ class TestLoss:
             assert bool((slots[:, 1:] != torch.arange(1, 6)).any()), "the others are shuffled"
 
     def test_draws_of_an_instance_differ(self, seen):
-        DenoisingLoss(tiny_model(), draws=2)(SortNumbers(6).training_batch(0, 1, 50), 0, torch.arange(50))
+        DenoisingLoss(tiny_model(), noisy_orders=2)(SortNumbers(6).training_batch(0, 1, 50), 0, torch.arange(50))
         slots = seen[0][2].view(50, 2, 6)
         assert float((slots[:, 0] != slots[:, 1]).any(1).float().mean()) > 0.5
 
@@ -158,8 +158,8 @@ class TestLoss:
     def test_says_what_is_wrong(self):
         with pytest.raises(ValueError, match="times must be one of 'drawn', 'all', got 'some'"):
             DenoisingLoss(tiny_model(), times="some")
-        with pytest.raises(ValueError, match="draws must be an integer of at least 1, got 0"):
-            DenoisingLoss(tiny_model(), draws=0)
+        with pytest.raises(ValueError, match="noisy_orders must be an integer of at least 1, got 0"):
+            DenoisingLoss(tiny_model(), noisy_orders=0)
         with pytest.raises(ValueError, match='times "all" are those of a grid'):
             DenoisingLoss(tiny_model(time="continuous"), times="all")
         batch = SortNumbers(5, known=2).training_batch(0, 1, 3)
@@ -185,7 +185,9 @@ class TestLoss:
 
         wanted = -(log_prob([2.0, 0.5, -1.0]) + log_prob([1.0, 3.0, 0.0])) / 2
         for draws, times in ((1, "drawn"), (3, "drawn"), (2, "all")):
-            loss, per_place = DenoisingLoss(model, draws=draws, times=times)(Batch(items, order), 0, torch.arange(2))
+            loss, per_place = DenoisingLoss(model, noisy_orders=draws, times=times)(
+                Batch(items, order), 0, torch.arange(2)
+            )
             assert float(loss) == pytest.approx(wanted, abs=1e-5)
             assert float(per_place) == pytest.approx(wanted / 3, abs=1e-5)
         # A place that is not known is not counted, nor is one that is fixed.
@@ -200,6 +202,29 @@ class TestLoss:
         loss, _ = DenoisingLoss(tours)(Batch(items, order, first=order[:, 0].clone()), 0, torch.arange(2))
         wanted = -(log_prob([0.5, -1.0]) + log_prob([3.0, 0.0])) / 2
         assert float(loss) == pytest.approx(wanted, abs=1e-5)
+
+    @pytest.mark.parametrize("carry", ("exact", "reflected"))
+    def test_of_a_model_that_reads_soft_ranks(self, carry):
+        """Row by row, without padding, with the state that was drawn: unfolded, or folded where samples carry that."""
+        process = Bridge(1.3, carry=carry)
+        model = small_model(process, "pointer", fixed_start=True, time="continuous", reads="soft-ranks")
+        batch, samples = SortNumbers(5, first=True, padded=1).training_batch(0, 1, 6), torch.arange(6)
+        batch = replace(batch, items=batch.items.masked_fill(~batch.mask[..., None], torch.nan))
+        noisy = noisy_orders(model.config, Noising(noisy_orders=2), batch, 3, samples)
+        rows, total = noise.RowNoise(3, noisy.samples, 5, mask=noisy.batch.mask, first=noisy.batch.first), 0.0
+        z_t = process.draw_noisy(noisy.batch.order, noisy.t, rows, 2).z_t
+        is_inside = ((z_t >= 0) & (z_t <= 1))[noisy.batch.mask].all()
+        assert bool(is_inside) == (carry == "reflected")
+        for row in range(12):
+            items, order_t = batch.items[row // 2], noisy.order_t[row, :4]
+            embedded = model.embedder(items[order_t]) + model.soft_rank_embedder(z_t[row : row + 1, order_t])[0]
+            slots = ranks_of(noisy.order_t)[row][noisy.target[row, :4]]
+            per_place = model.log_prob(embedded[None], noisy.t[row], slots[None], is_embedded=True).per_place
+            total -= float(per_place[0, 1:].detach().sum())
+        loss, _ = DenoisingLoss(model, noisy_orders=2)(batch, 3, samples)
+        assert float(loss.detach()) == pytest.approx(total / 12, abs=1e-4)
+        loss.backward()
+        assert model.soft_rank_embedder.projection.weight.grad.abs().min() > 0
 
     @pytest.mark.parametrize("process", [Bridge(), Riffle((0, 1, 3), "previous")], ids=("bridge", "riffle"))
     def test_a_fixed_first_item_needs_a_model_that_knows_of_it(self, process):
@@ -226,13 +251,13 @@ def test_the_process_is_the_model_s_own():
 
 
 def test_names():
-    assert {"likelihood": DenoisingLoss, "reinforce": ReinforceLoss} == OBJECTIVES
+    assert {"likelihood": DenoisingLoss, "lookalike": LookalikeLoss} == OBJECTIVES
 
 
 def test_the_loss_counts_all_times():
     model, batch = small_model(Bridge(sampling_steps=2), "pl", time_steps=3), SortNumbers(4).training_batch(0, 1, 5)
     torch.nn.init.zeros_(model.head[2].weight)
-    loss, per_place = DenoisingLoss(model, times="all", draws=2)(batch, 0, torch.arange(5))
+    loss, per_place = DenoisingLoss(model, times="all", noisy_orders=2)(batch, 0, torch.arange(5))
     assert float(loss.detach()) == pytest.approx(math.log(24), abs=1e-5)
     assert float(per_place) == pytest.approx(math.log(24) / 4, abs=1e-5)
 
@@ -243,7 +268,7 @@ class TestNoisyOrders:
     def noisy(self, target: str, times: str = "drawn", draws: int = 1, task: SortNumbers | None = None):
         batch = (task or SortNumbers(4)).training_batch(0, 1, self.size)
         config = small_model(Riffle((0, 1, 3), target), fixed_start=True).config
-        return batch, noisy_orders(config, Noising(draws=draws, times=times), batch, 3, torch.arange(self.size))
+        return batch, noisy_orders(config, Noising(noisy_orders=draws, times=times), batch, 3, torch.arange(self.size))
 
     @pytest.mark.parametrize("target", ("clean", "previous"))
     def test_have_the_law_of_riffles(self, target):
@@ -286,7 +311,7 @@ class TestReinforce:
     def test_by_hand(self):
         """Candidates drawn again from the same numbers; weights, running mean and loss written out."""
         model, batch = small_model(Riffle((0, 2), "previous"), N=3), self.batch()
-        loss_module = ReinforceLoss(model, candidates=4, entropy=0.1, memory=0.75).train()
+        loss_module = LookalikeLoss(model, candidates=4, entropy=0.1, memory=0.75).train()
         noisy = noisy_orders(model.config, Noising(), batch, 5, torch.arange(2))
         items = batch.items[..., 0].tolist()
         for mean_before, mean_after in ((0.0, None), (None, None)):
@@ -318,7 +343,7 @@ class TestReinforce:
 
     def test_its_running_mean_survives_a_stop(self, tmp_path):
         config = TrainConfig(
-            iterations=6, batch_size=2, warmup=0, log_every=1, checkpoint_every=3, objective="reinforce", ema=0
+            iterations=6, batch_size=2, warmup=0, log_every=1, checkpoint_every=3, objective="lookalike", ema=0
         )
         whole = train(small_model(N=3), SortNumbers(3), config, tmp_path / "whole", quiet=True).model
 
@@ -339,7 +364,26 @@ class TestReinforce:
             assert torch.equal(tensor, parts.state_dict()[name]), name
 
     def test_says_what_is_wrong(self):
-        with pytest.raises(ValueError, match="the objective reinforce needs a gpl or pl head, got pointer"):
-            ReinforceLoss(small_model(head="pointer"))
+        with pytest.raises(ValueError, match="the objective lookalike needs a gpl or pl head, got pointer"):
+            LookalikeLoss(small_model(head="pointer"))
         with pytest.raises(ValueError, match="needs whole orders without a fixed first item"):
-            ReinforceLoss(small_model())(SortNumbers(4, first=True).training_batch(0, 1, 2), 0, torch.arange(2))
+            LookalikeLoss(small_model())(SortNumbers(4, first=True).training_batch(0, 1, 2), 0, torch.arange(2))
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # of torch's own switch
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=str)
+def test_half_precision_and_autocast(dtype):
+    """The loss and its gradients are those of float32 but for rounding; log-probabilities are summed in float32."""
+    batch, samples = SortNumbers(6).training_batch(0, 1, 20), torch.arange(20)
+    wanted = float(DenoisingLoss(tiny_model().eval())(batch, 0, samples)[0].detach())
+    half, model = tiny_model().eval().to(dtype), tiny_model().eval()
+    with torch.backends.mkldnn.flags(enabled=False):  # its bfloat16 products end the process on some processors
+        losses = [DenoisingLoss(half)(batch, 0, samples)[0]]
+        with torch.autocast("cpu", dtype):
+            losses.append(DenoisingLoss(model)(batch, 0, samples)[0])
+        for loss, trained in zip(losses, (half, model), strict=True):
+            assert loss.dtype == torch.float32
+            assert float(loss.detach()) == pytest.approx(wanted, rel=0.02)
+            loss.backward()
+            assert all(p.grad is None or p.grad.isfinite().all() for p in trained.parameters())
+            assert any(p.grad is not None and bool(p.grad.any()) for p in trained.parameters())

@@ -15,7 +15,7 @@ from synthetic_runs import QUICK, TESTS, assert_same_weights, sort_three_and_sig
 from synthetic_tasks import SortNumbers
 
 from softrank_ext import Bridge, DataFacts, model_folder
-from softrank_ext.training import has_run, train
+from softrank_ext.training import has_run, run_folder, train
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 # Batches are made when they are asked for, so that a signal comes in the iteration meant.
@@ -24,19 +24,20 @@ UNHURRIED = dataclasses.replace(QUICK, prefetch=False)
 KILLED_WHILE_SAVING = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
-import safetensors.torch
-from softrank_ext import model_folder
+from softrank_ext import atomic_files
 from synthetic_tasks import SortNumbers
 from synthetic_runs import QUICK, tiny_model
 from softrank_ext.training import train
 
-def save_file(tensors, path, metadata):
-    safetensors.torch.save_file(tensors, path, metadata=metadata)
-    if '"iteration": 8' in metadata.get("state", ""):
-        os.truncate(path, 1000)
+write_to_disk = atomic_files._write_to_disk
+
+def write_half_and_die(path, data):
+    is_last = path.name.startswith("training") and b'iteration\\\\": 8' in data
+    write_to_disk(path, data[:1000] if is_last else data)
+    if is_last:
         os.kill(os.getpid(), signal.SIGKILL)
 
-model_folder.save_file = save_file
+atomic_files._write_to_disk = write_half_and_die
 train(tiny_model(), SortNumbers(3), QUICK, sys.argv[2], quiet=True)
 """
 
@@ -56,6 +57,59 @@ def test_after_sigkill_amid_a_checkpoint_it_is_bit_exact(tmp_path):
     assert {name.split(".")[0] for name in states[0]} == {"model", "average", "optimizer"}
     logs = [(tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("killed", "whole")]
     assert [json.loads(line)["loss"] for line in logs[0]] == [json.loads(line)["loss"] for line in logs[1]]
+
+
+def test_runs_struck_at_file_operations_lose_nothing(tmp_path):
+    """Every 25th of the points; the job of .ci/attack takes all of them."""
+    command = [sys.executable, str(TESTS / "attack" / "crash_points.py"), "--stride", "25", "--processes", "1"]
+    done = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)
+    assert counts["tried"] >= 10 and counts["defects"] == 0
+
+
+@pytest.mark.parametrize("how", ["old", "damaged", "missing"])
+def test_the_model_is_made_to_agree_with_the_state(tmp_path, capfd, how):
+    """A run of before 0.2 that died between the two files of its last checkpoint had the model of the one before."""
+    done = train(tiny_model(), SortNumbers(3), QUICK, tmp_path / "run", quiet=True)
+    last = tmp_path / "run" / "last"
+    if how == "old":
+        (last / "manifest.json").unlink()
+        model_folder.save_pretrained(tiny_model(), tmp_path / "before")
+        (tmp_path / "before" / "model.safetensors").replace(last / "model.safetensors")
+    elif how == "damaged":
+        data = bytearray((last / "model.safetensors").read_bytes())
+        data[-1] ^= 1
+        (last / "model.safetensors").write_bytes(data)
+    else:
+        (last / "model.safetensors").unlink()
+    assert train(tiny_model(), NoTask(3), QUICK, tmp_path / "run", resume=True, quiet=True).is_finished
+    assert capfd.readouterr().err == f"the model in {last} was not that of its training state: written again\n"
+    assert_same_weights(weights_of(model_folder.load_model(last)), weights_of(done.model))
+    train(tiny_model(), NoTask(3), QUICK, tmp_path / "run", resume=True, quiet=True)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_flipped_bit_in_the_training_state_is_told(tmp_path):
+    train(tiny_model(), SortNumbers(3), QUICK, tmp_path, quiet=True)
+    path = tmp_path / "last" / "training.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 8
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"training.safetensors must be the \d+ bytes with the SHA-256 .* that were"):
+        train(tiny_model(), NoTask(3), QUICK, tmp_path, resume=True)
+
+
+def test_lines_are_on_disk_before_the_checkpoint_that_counts_them(tmp_path, monkeypatch):
+    """Else a crash of the machine could leave the checkpoint and lose lines before it."""
+    synced = []
+    save, sync = model_folder.save_checkpoint, run_folder._sync_metrics
+    monkeypatch.setattr(run_folder, "_sync_metrics", lambda folder: (synced.append("lines"), sync(folder)))
+    monkeypatch.setattr(model_folder, "save_checkpoint", lambda *given: (synced.append("checkpoint"), save(*given)))
+    train(tiny_model(), SortNumbers(3), QUICK, tmp_path, quiet=True)
+    assert synced == ["lines", "checkpoint"] * 3
 
 
 class NoTask(SortNumbers):
@@ -137,20 +191,26 @@ def test_runs_of_before_0_2_are_resumed_and_mean_what_they_meant(tmp_path):
     """Their noise was an option of training, and their config had steps, process, target and visited side by side."""
     process = Bridge(0.1, "gaussian")
     facts = DataFacts(num_items=(3, 3))
-    whole = train(tiny_model(process=process), SortNumbers(3), QUICK, tmp_path / "whole", quiet=True)
-    train(tiny_model(process=process), sort_three_and_signal(3), UNHURRIED, tmp_path / "old", quiet=True)
+    config = dataclasses.replace(QUICK, optimizer="adamw")
+    unhurried = dataclasses.replace(UNHURRIED, optimizer="adamw")
+    whole = train(tiny_model(process=process), SortNumbers(3), config, tmp_path / "whole", quiet=True)
+    train(tiny_model(process=process), sort_three_and_signal(3), unhurried, tmp_path / "old", quiet=True)
     tensors, state = model_folder.load_training(tmp_path / "old" / "last")
+    del state["config"]["optimizer"], state["config"]["matrix_rate"], state["config"]["keep_memory"]
+    state["config"]["draws"] = state["config"].pop("noisy_orders")
     state["config"] |= {"noise_scale": 0.1, "reference": "gaussian"}
     model = state["model"]
     del model["process"], model["data"], model["time_steps"]
     model |= {"steps": 5, "process": "soft-rank", "target": "clean", "visited": None}
     model_folder.save_training(tmp_path / "old" / "last", tensors, state)
     with pytest.raises(ValueError, match=r"has process.noise_scale = 0.1 \(model\), got 0.5"):
-        train(tiny_model(), SortNumbers(3), QUICK, tmp_path / "old", resume=True)
+        train(tiny_model(), SortNumbers(3), config, tmp_path / "old", resume=True)
     with pytest.raises(ValueError, match=r"has process.prior = 'gaussian' \(model\), got 'uniform'"):
-        train(tiny_model(process=Bridge(0.1)), SortNumbers(3), QUICK, tmp_path / "old", resume=True)
+        train(tiny_model(process=Bridge(0.1)), SortNumbers(3), config, tmp_path / "old", resume=True)
+    with pytest.raises(ValueError, match=r"has optimizer = 'adamw' \(config\), got 'muon'"):
+        train(tiny_model(process=process, data=facts), SortNumbers(3), QUICK, tmp_path / "old", resume=True)
     resumed = train(
-        tiny_model(process=process, data=facts), SortNumbers(3), QUICK, tmp_path / "old", resume=True, quiet=True
+        tiny_model(process=process, data=facts), SortNumbers(3), config, tmp_path / "old", resume=True, quiet=True
     )
     assert resumed.iteration == 8
     assert_same_weights(weights_of(resumed.model), weights_of(whole.model))
@@ -184,3 +244,16 @@ def test_a_loss_that_is_not_a_number_ends_the_run_with_the_checkpoint_from_befor
     with pytest.raises(FloatingPointError, match=r"the loss is nan at iteration 2.*Try a lower learning_rate"):
         train(model, SortNumbers(3), QUICK, tmp_path, quiet=True)
     assert model_folder.load_training(tmp_path / "last")[1]["iteration"] == 0
+
+
+def test_the_objective_that_was_called_reinforce_has_another_name_now(tmp_path):
+    config = dataclasses.replace(QUICK, optimizer="adamw", objective="lookalike", noisy_orders=2)
+    model = {"head": "gpl", "decoder_layers": 0}
+    whole = train(tiny_model(**model), SortNumbers(3), config, tmp_path / "whole", quiet=True)
+    hurried = dataclasses.replace(config, prefetch=False)
+    train(tiny_model(**model), sort_three_and_signal(3), hurried, tmp_path / "old", quiet=True)
+    tensors, state = model_folder.load_training(tmp_path / "old" / "last")
+    state["config"] |= {"objective": "reinforce", "draws": state["config"].pop("noisy_orders")}
+    model_folder.save_training(tmp_path / "old" / "last", tensors, state)
+    resumed = train(tiny_model(**model), SortNumbers(3), config, tmp_path / "old", resume=True, quiet=True)
+    assert_same_weights(weights_of(resumed.model), weights_of(whole.model))

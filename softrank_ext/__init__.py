@@ -7,7 +7,7 @@ load_libraries()
 
 from softrank_ext import distributions, metrics, model_folder, noise, permutations, tasks  # noqa: E402
 from softrank_ext.answers import calibration, consensus, pairwise, rank_interval, top_k  # noqa: E402
-from softrank_ext.choices import Beam, Draw, Engine, Greedy  # noqa: E402
+from softrank_ext.choices import Beam, Draw, Engine, Greedy, Rebuild  # noqa: E402
 from softrank_ext.constraints import Constraints  # noqa: E402
 from softrank_ext.evaluation import evaluate  # noqa: E402
 from softrank_ext.likelihood import LikelihoodEstimate, log_likelihood  # noqa: E402
@@ -15,7 +15,7 @@ from softrank_ext.model import PRESETS, DataFacts, SoftRankConfig, SoftRankModel
 from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
 from softrank_ext.pretrained import from_pretrained, list_pretrained  # noqa: E402
 from softrank_ext.processes import Bridge, Riffle  # noqa: E402
-from softrank_ext.sampling import IncrementalDecoder, Samples, sample  # noqa: E402
+from softrank_ext.sampling import Drawing, Improved, IncrementalDecoder, Samples, Search, improve, sample  # noqa: E402
 from softrank_ext.training import TrainConfig, train  # noqa: E402
 
 __version__ = installed_version()
@@ -26,12 +26,16 @@ __all__ = [
     "Constraints",
     "DataFacts",
     "Draw",
+    "Drawing",
     "Engine",
     "Greedy",
+    "Improved",
     "IncrementalDecoder",
     "LikelihoodEstimate",
+    "Rebuild",
     "Riffle",
     "Samples",
+    "Search",
     "SoftRankConfig",
     "SoftRankModel",
     "TrainConfig",
@@ -42,6 +46,7 @@ __all__ = [
     "distributions",
     "evaluate",
     "from_pretrained",
+    "improve",
     "list_pretrained",
     "log_likelihood",
     "metrics",

@@ -3,10 +3,14 @@
 `_ops` holds the CPU kernels, `_ops_cuda` the CUDA kernels (where they were compiled), `_C` the numpy algorithms.
 """
 
+import ctypes
 import os
+import warnings
+from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -43,8 +47,13 @@ def _load(name: str, is_required: bool) -> None:
                 f"source tree, or set {_REFERENCE_VARIABLE}=1 to run on the slow plain-torch reference."
             )
         return
-    if name == "_ops_cuda" and not _runs_cuda_library():
-        return
+    if name == "_ops_cuda":
+        if not _runs_cuda_library():
+            return
+        problem = cuda_problem()
+        if problem is not None:
+            warnings.warn(f"softrank_ext runs in plain torch on GPUs: {problem}", RuntimeWarning, stacklevel=2)
+            return
     try:
         torch.ops.load_library(str(path))
     except OSError as error:
@@ -58,6 +67,57 @@ def _load(name: str, is_required: bool) -> None:
 def _runs_cuda_library() -> bool:
     """The CUDA library needs the stream shim that torch has since 2.13; older torch uses the reference on CUDA."""
     return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 13)
+
+
+@cache
+def cuda_problem() -> str | None:
+    """Why the CUDA library cannot run on this machine's GPUs; None if it can, or if there is none.
+
+    The driver is asked itself, as torch would make a context for each GPU.
+    """
+    if torch.version.cuda is None:
+        return None
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    if driver.cuInit(0) != 0:
+        return None
+    return _problem_of(driver, compiled_module().build_info())
+
+
+def _problem_of(driver: Any, compiled: dict[str, str]) -> str | None:
+    """`cuda_problem`, by a driver with the functions of libcuda and what the build says of itself."""
+    number = ctypes.c_int()
+    driver.cuDriverGetVersion(ctypes.byref(number))
+    if number.value // 1000 < int(compiled["cuda_version"].split(".")[0]):
+        knows = f"{number.value // 1000}.{number.value % 1000 // 10}"
+        return f"the driver knows CUDA {knows}, the library was compiled with {compiled['cuda_version']}"
+    driver.cuDeviceGetCount(ctypes.byref(number))
+    for device in range(number.value):
+        capability = []
+        for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+            driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+            capability.append(number.value)
+        major, minor = capability
+        if not _is_covered(major, minor, compiled["cuda_architectures"]):
+            return (
+                f"GPU {device} has compute capability {major}.{minor}, the library was compiled for "
+                f"{compiled['cuda_architectures']}"
+            )
+    return None
+
+
+def _is_covered(major: int, minor: int, architectures: str) -> bool:
+    """Whether there is code that runs on a GPU: its major version and no later minor one, or PTX of an earlier GPU."""
+    for architecture in architectures.split():
+        built, _, kind = architecture.partition("-")
+        built_major, built_minor = divmod(int(built), 10)
+        if kind != "virtual" and built_major == major and built_minor <= minor:
+            return True
+        if kind != "real" and (built_major, built_minor) <= (major, minor):
+            return True
+    return False
 
 
 def compiled_module() -> ModuleType:
@@ -90,6 +150,6 @@ def build_info() -> dict[str, object]:
         "compiler": compiled["compiler"],
         "cpu_capability": torch.ops.softrank_ext.cpu_capability(),
         "cuda_compiled": has_cuda_library,
-        "cuda_loaded": has_cuda_library and _runs_cuda_library(),
+        "cuda_loaded": has_cuda_library and _runs_cuda_library() and cuda_problem() is None,
         "cuda_architectures": compiled["cuda_architectures"],
     }

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext import metrics
-from softrank_ext.checks import check_choice, check_integer, check_number, check_tensor, described
+from softrank_ext.checks import check_choice, check_instance, check_integer, check_number, check_tensor, described
 from softrank_ext.permutations import check_slots, ranks_of
 from softrank_ext.sampling import Samples
 
@@ -201,7 +201,9 @@ def calibration(
 
 def _checked(samples: Samples | Array, mask: Array | None) -> tuple[Tensor, Tensor | None]:
     """Orders (..., num_samples, N) int64, and which items of an instance are real, (..., N) bool, None for all."""
-    order = torch.as_tensor(samples.order if isinstance(samples, Samples) else samples)
+    given_orders = samples.order if isinstance(samples, Samples) else samples
+    check_instance("samples", given_orders, (Tensor, np.ndarray, list, tuple))
+    order = torch.as_tensor(given_orders)
     check_tensor("samples", order, ("...", "num_samples", "N"), torch.int64, "; give Samples, or orders")
     if 0 in order.shape[-2:]:
         raise ValueError(f"samples must hold at least one order of at least one item, got {described(order)}")

@@ -18,7 +18,8 @@ ANY_FLOAT = (torch.float16, torch.bfloat16, *FLOAT_DTYPES)
 def described(value: object) -> str:
     """What came, for an error message: shape and dtype of a tensor, type of anything else."""
     if isinstance(value, Tensor):
-        return f"{tuple(value.shape)} {dtype_name(value.dtype)}"
+        kind = "" if value.layout == torch.strided else " sparse"
+        return f"{tuple(value.shape)} {dtype_name(value.dtype)}{kind}"
     return type(value).__name__
 
 
@@ -40,6 +41,14 @@ def check_integer(name: str, value: object, least: int, most: int | None = None)
         wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ValueError(f"{name} must be an integer {wanted}, got {value!r}")
     return value
+
+
+def check_limited(name: str, value: object, least: int, most: int) -> int:
+    """The value, if it is an integer of at least `least` and within a limit of ours; else raise ValueError."""
+    checked = check_integer(name, value, least)
+    if checked > most:
+        raise ValueError(f"{name} must be an integer of at most {most}, got {checked}")
+    return checked
 
 
 def check_seed(seed: object) -> int:
@@ -79,7 +88,8 @@ def check_tensor(
     dimensions. hint: what to say behind the sentence.
     """
     allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else tuple(dtypes)
-    if isinstance(value, Tensor) and value.dtype in allowed and has_shape(value, shape):
+    is_dense = isinstance(value, Tensor) and value.layout == torch.strided
+    if isinstance(value, Tensor) and is_dense and value.dtype in allowed and has_shape(value, shape):
         return value
     sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
     kind = ValueError if isinstance(value, Tensor) else TypeError
@@ -99,6 +109,13 @@ def has_shape(value: Tensor, shape: Sequence[int | str]) -> bool:
     )
 
 
+def check_instance(name: str, value: object, kind: type | tuple[type, ...]) -> None:
+    """Raise TypeError unless the value is an instance of the class, or of one of the classes."""
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        raise TypeError(f"{name} must be {' or '.join(one.__name__ for one in kinds)}, got {type(value).__name__}")
+
+
 def check_bool(name: str, value: object) -> None:
     """Raise ValueError unless the value is True or False."""
     if not isinstance(value, bool):
@@ -107,7 +124,8 @@ def check_bool(name: str, value: object) -> None:
 
 def check_mask(name: str, value: object, like_name: str, like: Tensor) -> None:
     """Raise ValueError unless the value is a bool tensor of the shape and on the device of `like`."""
-    if not isinstance(value, Tensor) or value.dtype != torch.bool or value.shape != like.shape:
+    is_dense = isinstance(value, Tensor) and value.layout == torch.strided
+    if not isinstance(value, Tensor) or not is_dense or value.dtype != torch.bool or value.shape != like.shape:
         raise ValueError(
             f"{name} must be a bool tensor of the shape of {like_name} {tuple(like.shape)}, got {described(value)}"
         )

@@ -6,7 +6,13 @@ where they matter.
 
 from dataclasses import dataclass
 
-from softrank_ext.checks import check_integer, check_positive
+import numpy as np
+import torch
+from torch import Tensor
+
+from softrank_ext.checks import check_integer, check_limited, check_mask, check_number, check_positive, described
+
+MOST_WIDTH = 10**6  # of a beam
 
 
 @dataclass(frozen=True)
@@ -17,6 +23,8 @@ class Draw:
 
     def __post_init__(self) -> None:
         check_positive("temperature", self.temperature)
+        # Scores divided by less leave the range of float32.
+        check_number("temperature", self.temperature, "at least 1e-30", self.temperature >= 1e-30)
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Beam:
     returned: int = 1
 
     def __post_init__(self) -> None:
-        check_integer("width", self.width, 1)
+        check_limited("width", self.width, 1, MOST_WIDTH)
         check_integer("kept", self.kept, 1, self.width)
         check_integer("returned", self.returned, 1, self.kept)
 
@@ -57,19 +65,57 @@ def decode_of(decode: str | Decode) -> Decode:
     return DECODES[decode]
 
 
+@dataclass(frozen=True, eq=False)
+class Rebuild:
+    """Begin with given orders and draw a part of each again, the rest kept as it is.
+
+    order: (B, N) int64, `order[place] = item`, real items first, or (B, num_samples, N) with an order for each draw.
+    noised: bool of the same shape, by item, True = drawn again; None = all. t: in (0, 1], the time that the noised
+    items go back to; at 1 they forget where they stood.
+
+    A model that was trained for it (`SoftRankConfig.partial`) takes any part: noise moves the noised items over the
+    places that they hold, and each of these places chooses among the noised items that remain. Other models draw tails
+    only: the last places of the order, at t = 1, given those before.
+    """
+
+    order: Tensor
+    noised: Tensor | None = None
+    t: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("order", "noised"):
+            if isinstance(getattr(self, name), np.ndarray):
+                object.__setattr__(self, name, torch.from_numpy(getattr(self, name)))
+        if not isinstance(self.order, Tensor) or self.order.ndim not in (1, 2, 3) or self.order.dtype != torch.int64:
+            kind = ValueError if isinstance(self.order, Tensor) else TypeError
+            raise kind(f"order must be a (B, N) or (B, num_samples, N) tensor of int64, got {described(self.order)}")
+        if self.noised is not None:
+            check_mask("noised", self.noised, "order", self.order)
+        check_number("t", self.t, "above 0 and at most 1", isinstance(self.t, int | float) and 0 < self.t <= 1)
+
+
 @dataclass(frozen=True)
 class Engine:
     """How predictions are computed; no choice here changes a sample beyond rounding.
 
     compiled: by the compiled kernels, else in plain torch. cache: keep keys and values of earlier picks; cache=False is
     plain torch. speculative: the order predicted at one diffusion step is the draft of the next, which saves time.
-    max_memory: bytes that a batch of the network may take, by an estimate; inputs are cut into batches that fit.
+    max_memory: bytes that a batch of the network may take, by an estimate; inputs are cut into batches that fit. None
+    is 1 GiB, and on a GPU half of what is free there, if that is more.
     """
 
     compiled: bool = True
     cache: bool = True
     speculative: bool = True
-    max_memory: int = 2**30
+    max_memory: int | None = None
 
     def __post_init__(self) -> None:
-        check_positive("max_memory", self.max_memory)
+        if self.max_memory is not None:
+            check_positive("max_memory", self.max_memory)
+
+    def memory_on(self, device: torch.device) -> int:
+        """`max_memory` in bytes on a device."""
+        if self.max_memory is not None:
+            return self.max_memory
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+        return max(2**30, free // 2)

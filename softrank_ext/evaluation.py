@@ -6,6 +6,7 @@ or on how many processes share the work.
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,9 +16,11 @@ from softrank_ext._libraries import build_info
 from softrank_ext.batch import Batch
 from softrank_ext.checks import check_choice, check_integer
 from softrank_ext.choices import DECODES, Decode, Engine, decode_of
+from softrank_ext.costs import Cost
 from softrank_ext.model import OrderModel
 from softrank_ext.processes import OnePass, Process, process_of_call, process_to_json
-from softrank_ext.sampling import Samples, pins_of, sample
+from softrank_ext.sampling import Drawing, Samples, pins_of, sample
+from softrank_ext.sampling import improve as improve_orders
 from softrank_ext.tasks import Task
 
 Row = dict[str, object]
@@ -35,6 +38,8 @@ def evaluate(
     best_of: int = 1,
     best_by: str = "log_prob",
     symmetries: int = 1,
+    improve: int | None = None,
+    initial: int = 16,
     seed: int = 0,
     engine: Engine = Engine(),
 ) -> Row:
@@ -43,16 +48,23 @@ def evaluate(
     count: held-out instances, in batches of batch_size. steps, process, decode, engine: as in `sample`. best_of: draws
     per instance, of which the best counts: the one with the lowest metric `best_by`, or the highest log_prob.
     symmetries: 8 to draw so many for each turned and mirrored copy of an instance (of a task that has them,
-    `tasks.tsp.TSP`) and count the best of all. seed: of the instances and of the draws. Under torchrun, processes share
-    the batches and all get the same row.
+    `tasks.tsp.TSP`) and count the best of all. improve: instead of these, `improve` by the task's cost for so many
+    rounds after `initial` draws, one prediction a draw unless steps or process say otherwise. seed: of the instances
+    and of the draws. Under torchrun, processes share the batches and all get the same row.
 
-    Returns the settings by name, "instances", "seconds" and "metrics": name -> {"mean", "standard_error"}.
+    A task without right orders is scored by its cost, beside what its heuristics reach on the same instances.
+
+    Returns the settings by name, "draws" and network "predictions" per instance, "instances", "seconds" and "metrics":
+    name -> {"mean", "standard_error"}.
     """
     for name, value in (("count", count), ("batch_size", batch_size), ("best_of", best_of)):
         check_integer(name, value, 1)
     check_choice("symmetries", symmetries, (1, 8))
     if symmetries == 8 and not hasattr(task, "symmetric_copies"):
         raise ValueError(f"symmetries must be 1 for the task {task.name}: its instances have no copies")
+    search = None if improve is None else _search_of(task, improve, initial, best_of, symmetries)
+    if search is not None and steps is None and process is None:
+        steps = 1
     choice, chosen = decode_of(decode), process_of_call(model.process, process, steps)
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = next(model.parameters()).device
@@ -61,26 +73,37 @@ def evaluate(
     started = time.perf_counter()
     for index, batch in enumerate(task.test_batches(count, batch_size, seed)):
         if index % world == rank:
-            items = batch.items if symmetries == 1 else task.symmetric_copies(batch.items)  # type: ignore[attr-defined]
-            mask, first = (
-                None if given is None else given.repeat_interleave(symmetries, 0) for given in (batch.mask, batch.first)
-            )
-            samples = sample(
-                model,
-                items.to(device),
-                mask=None if mask is None else mask.to(device),
-                constraints=pins_of(first),
-                num_samples=best_of,
-                process=None if isinstance(chosen, OnePass) else chosen,
-                decode=choice,
-                seed=seed,
-                first_sample=first_instance * symmetries * best_of,
-                engine=engine,
-            )
-            for name, numbers in _score(task, batch, samples, best_by).items():
+            given = None if isinstance(chosen, OnePass) else chosen
+            if search is not None:
+                drawing = Drawing(choice, given, engine, first_instance)
+                order = _improved(model, batch, search, drawing, seed, device)
+                found = {name: torch.as_tensor(values) for name, values in task.score(batch, order).items()}
+            else:
+                items = batch.items if symmetries == 1 else task.symmetric_copies(batch.items)  # type: ignore[attr-defined]
+                mask, first = (
+                    None if rows is None else rows.repeat_interleave(symmetries, 0)
+                    for rows in (batch.mask, batch.first)
+                )
+                samples = sample(
+                    model,
+                    items.to(device),
+                    mask=None if mask is None else mask.to(device),
+                    constraints=getattr(task, "constraints", None) if first is None else pins_of(first),
+                    num_samples=best_of,
+                    process=given,
+                    decode=choice,
+                    seed=seed,
+                    first_sample=first_instance * symmetries * best_of,
+                    engine=engine,
+                )
+                found = _score(task, batch, samples, best_by)
+            if hasattr(task, "heuristics"):
+                found |= task.heuristics(batch)
+            for name, numbers in found.items():
                 scores.setdefault(name, []).append(numbers)
         first_instance += len(batch.order)
     totals = _totals(scores, world)
+    draws = symmetries * best_of if improve is None else initial + improve
     return {
         "steps": chosen.sampling_steps,
         "process": {} if isinstance(chosen, OnePass) else process_to_json(chosen),
@@ -88,11 +111,46 @@ def evaluate(
         "best_of": best_of,
         "best_by": best_by,
         "symmetries": symmetries,
+        "improve": improve,
+        "initial": None if improve is None else initial,
+        "draws": draws,
+        "predictions": draws * chosen.sampling_steps,
         "seed": seed,
         "instances": first_instance,
         "seconds": time.perf_counter() - started,
         "metrics": {name: _mean_and_error(*total) for name, total in totals.items()},
     }
+
+
+class _Search(NamedTuple):
+    """What `improve` is called with: the task's cost, rounds and initial draws."""
+
+    cost: Cost
+    rounds: int
+    initial: int
+
+
+def _search_of(task: Task, rounds: int, initial: int, best_of: int, symmetries: int) -> _Search:
+    """The search that is asked for; raises ValueError if the task has no cost, or if other draws are asked for too."""
+    check_integer("improve", rounds, 0)
+    check_integer("initial", initial, 1)
+    if best_of != 1 or symmetries != 1:
+        raise ValueError(f"improve goes with best_of and symmetries 1, got {best_of} and {symmetries}")
+    cost = getattr(task, "search_cost", None) or getattr(task, "cost", None)
+    if cost is None:
+        raise ValueError(f"improve must be None for the task {task.name}: it has no cost to look for low values of")
+    return _Search(cost, rounds, initial)
+
+
+def _improved(
+    model: OrderModel, batch: Batch, search: _Search, drawing: Drawing, seed: int, device: torch.device
+) -> Tensor:
+    """The orders (B, N) that a search finds for the instances of a batch."""
+    found = improve_orders(
+        model, batch.items.to(device), search.cost, mask=None if batch.mask is None else batch.mask.to(device),
+        constraints=pins_of(batch.first), initial=search.initial, rounds=search.rounds, drawing=drawing, seed=seed,
+    )  # fmt: skip
+    return found.order.cpu()
 
 
 def _name_of(choice: Decode) -> str:
@@ -139,13 +197,31 @@ def _mean_and_error(total: float, squares: float, number: int) -> dict[str, floa
 def table_of(rows: Sequence[Row]) -> str:
     """Rows of `evaluate` as lines of text: the settings that differ (or the steps), each metric with its error."""
     rows = [{**row, **_process_of(row)} for row in rows]
-    names = ("steps", "noise_scale", "prior", "carry", "decode", "best_of", "symmetries")
+    names = (
+        "steps",
+        "noise_scale",
+        "prior",
+        "carry",
+        "decode",
+        "best_of",
+        "symmetries",
+        "improve",
+        "draws",
+        "predictions",
+    )
     settings = [name for name in names if name == "steps" or len({row.get(name) for row in rows}) > 1]
     metrics = list(_metrics_of(rows[0]))
     lines = [[*settings, *metrics, "instances", "seconds"]]
     for row in rows:
         numbers = [f"{score['mean']:.4f} ± {score['standard_error']:.4f}" for score in _metrics_of(row).values()]
-        lines.append([*(str(row[name]) for name in settings), *numbers, str(row["instances"]), f"{row['seconds']:.1f}"])
+        lines.append(
+            [
+                *("-" if row[name] is None else str(row[name]) for name in settings),
+                *numbers,
+                str(row["instances"]),
+                f"{row['seconds']:.1f}",
+            ]
+        )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext import noise, ops
-from softrank_ext.checks import check_integer, check_seed, check_share
+from softrank_ext.checks import check_instance, check_integer, check_limited, check_seed, check_share
 from softrank_ext.choices import Draw
 from softrank_ext.model import PackedWeights, SoftRankModel
 from softrank_ext.permutations import arrange, check_slots, ranks_of
@@ -31,6 +31,7 @@ from softrank_ext.processes.bridge import lift_to_grid
 from softrank_ext.sampling import evaluating
 
 _ROWS_AT_ONCE = 4096
+MOST_TRAJECTORIES = 10**6  # per instance
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +98,9 @@ def log_likelihood(
         raise ValueError(f"decode must be Draw(temperature): the likelihood is that of draws, got {decode!r}")
     if fixed_start and not model.fixed_start:
         raise ValueError("fixed_start is for models trained with a fixed start, this one was not")
-    check_integer("num_samples", num_samples, 2)
+    check_instance("items", items, Tensor)
+    check_instance("order", order, Tensor)
+    check_limited("num_samples", num_samples, 2, MOST_TRAJECTORIES)
     check_integer("inner_samples", inner_samples, 1)
     check_share("guidance", guidance)
     check_seed(seed)
@@ -146,15 +149,15 @@ def _log_weights(
     log_weights = torch.zeros(R, dtype=dtype, device=embedded.device)
     inner_samples = (samples[:, None] * inner + torch.arange(inner, device=samples.device)).flatten()  # (R * inner,)
     inner_mask = None if mask is None else mask.repeat_interleave(inner, 0)
-    inner_embedded = embedded.repeat_interleave(inner, 0)
     for step, (t, s) in enumerate(pairwise(process.times())):
         _, order_t, ranks_t = ops.read_order(z_t, mask)
         mask_t = None if mask is None else arrange(mask, order_t)
         slots = ranks_t.gather(1, order)
+        seen = model.at_soft_ranks(embedded, z_t, mask)
         if s == 0:
             forced = ops.Choices(temperature=estimation.temperature, forced_order=slots)
             log_probs = model.decode_embedded(
-                embedded, t, mask_t, forced, order=order_t, packed_weights=estimation.packed_weights
+                seen, t, mask_t, forced, order=order_t, packed_weights=estimation.packed_weights
             ).log_probs
             return log_weights + log_probs[:, int(fixed_start) :].sum(1)
         inner_order = order_t.repeat_interleave(inner, 0)
@@ -165,7 +168,7 @@ def _log_weights(
             forced_places=1 if fixed_start else None,
         )
         predicted = model.decode_embedded(
-            inner_embedded,
+            seen.repeat_interleave(inner, 0),
             t,
             None if mask_t is None else mask_t.repeat_interleave(inner, 0),
             choices,

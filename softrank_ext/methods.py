@@ -13,12 +13,19 @@ from softrank_ext.baselines import diffsort, symmetric_diffusers
 from softrank_ext.baselines.diffsort import DiffSortConfig, DiffSortModel, published_settings
 from softrank_ext.baselines.factorised import CODES, FactorisedConfig, FactorisedModel
 from softrank_ext.baselines.sorting_networks import NETWORKS, SWAPS
-from softrank_ext.model import HEADS, PRESETS, TIMES, DataFacts, OrderModel, SoftRankConfig, SoftRankModel
+from softrank_ext.model import HEADS, INITS, PRESETS, READS, TIMES, DataFacts, OrderModel, SoftRankConfig, SoftRankModel
 from softrank_ext.processes import Bridge, Process, Riffle
 from softrank_ext.tasks import Task
 
-_PRESET_OF_TASK = {"sorting": "mnist", "jigsaw": "jigsaw", "tsp": "tsp", "preferences": "mnist"}
-_CHOICES = {"head": HEADS, "time": TIMES}
+_PRESET_OF_TASK = {
+    "sorting": "mnist",
+    "jigsaw": "jigsaw",
+    "tsp": "tsp",
+    "preferences": "mnist",
+    "flowshop": "mnist",
+    "tardiness": "mnist",
+}
+_CHOICES = {"head": HEADS, "time": TIMES, "reads": READS, "init": INITS}
 
 
 class Method(NamedTuple):
@@ -165,6 +172,13 @@ METHODS = {
     "softrank": Method(soft_rank_options, soft_rank_model, lambda task: {}),
     "symmetric-diffusers": Method(
         lambda task: soft_rank_options(task, symmetric_diffusers.model_settings(task)),
+        soft_rank_model,
+        symmetric_diffusers.training_settings,
+    ),
+    "symmetric-diffusers-as-published": Method(
+        lambda task: soft_rank_options(
+            task, {**symmetric_diffusers.model_settings(task), **symmetric_diffusers.PUBLISHED}
+        ),
         soft_rank_model,
         symmetric_diffusers.training_settings,
     ),

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from softrank_ext._libraries import compiled_module, uses_reference
-from softrank_ext.checks import ANY_FLOAT, check_integer, check_tensor, described, dtype_name, has_shape
-from softrank_ext.permutations import check_order, check_slots, ranks_of
+from softrank_ext.checks import ANY_FLOAT, check_instance, check_integer, check_tensor, described, dtype_name, has_shape
+from softrank_ext.permutations import check_order, check_range, check_slots, ranks_of
 
 
 def kendall_tau(order: Tensor, true_order: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -90,10 +90,28 @@ def tour_length(points: Tensor, order: Tensor) -> Tensor:
     points: (..., N, D) float. order: (..., N) int64. Returns (...) float64.
     """
     _check_orders("order", order)
+    check_range("order", order, order.shape[-1])
     points = _fitted("points", points, order.shape[:-1], (order.shape[-1], "D"), ANY_FLOAT)
     stops = points.double().gather(-2, order[..., None].expand(*order.shape, points.shape[-1]))  # (..., place, D)
     lengths: Tensor = (stops - stops.roll(-1, -2)).norm(dim=-1)
     return lengths.sum(-1)
+
+
+def signed_area(points: Tensor, order: Tensor) -> Tensor:
+    """Signed area (B,) inside a tour, positive if counterclockwise: `sum_place (x y' - x' y) / 2`."""
+    stops = points.gather(1, order[..., None].expand(-1, -1, 2))  # (B, place, 2)
+    after = stops.roll(-1, 1)
+    return (stops[..., 0] * after[..., 1] - after[..., 0] * stops[..., 1]).sum(1) / 2
+
+
+def backwards(order: Tensor) -> Tensor:
+    """Closed tours (B, N) in the other direction, from the same start."""
+    return torch.cat((order[:, :1], order[:, 1:].flip(1)), 1)
+
+
+def counterclockwise(points: Tensor, order: Tensor) -> Tensor:
+    """Closed tours (B, N) through points (B, N, 2), turned round where they run clockwise; the start stays."""
+    return torch.where(signed_area(points, order)[:, None] < 0, backwards(order), order)
 
 
 def matrix_tour_length(distances: Tensor, order: Tensor) -> Tensor:
@@ -103,6 +121,7 @@ def matrix_tour_length(distances: Tensor, order: Tensor) -> Tensor:
     distances.
     """
     _check_orders("order", order)
+    check_range("order", order, order.shape[-1])
     N = order.shape[-1]
     distances = _fitted("distances", distances, order.shape[:-1], (N, N))
     edges = order * N + order.roll(-1, -1)
@@ -114,6 +133,7 @@ def gap(length: Tensor, best_length: Tensor) -> Tensor:
 
     length: (...). best_length: (...), positive. A best length that is not quite optimal gives small negative gaps.
     """
+    check_instance("length", length, Tensor)
     best_length = _fitted("best_length", best_length, length.shape, ())
     if bool((best_length <= 0).any()):
         raise ValueError(f"best_length must be positive, got {float(best_length.min())}")
@@ -172,8 +192,10 @@ def ndcg(order: Tensor, relevance: Tensor, k: int) -> Tensor:
     _check_orders("order", order)
     check_integer("k", k, 1, order.shape[-1])
     relevance = _fitted("relevance", relevance, order.shape[:-1], order.shape[-1:]).double()
-    if bool((relevance < 0).any()):
-        raise ValueError(f"relevance must not be negative, got {float(relevance.min())}")
+    check_order(order.reshape(-1, order.shape[-1]))
+    if not bool((relevance.isfinite() & (relevance >= 0)).all()):
+        wrong = relevance[~(relevance.isfinite() & (relevance >= 0))].flatten()[0]
+        raise ValueError(f"relevance must not be negative, NaN or infinite, got {float(wrong)}")
     discount = (_places(order)[:k].double() + 2).log2()
     best = (relevance.sort(-1, descending=True).values[..., :k] / discount).sum(-1)
     gained = (relevance.gather(-1, order)[..., :k] / discount).sum(-1)
@@ -225,6 +247,8 @@ def _equal_labels(
     """Places (..., N) whose two items have equal labels, and the mask (..., N)."""
     true_order, mask, _ = _checked_pair(order, true_order, mask, is_read=False)
     labels = _fitted("labels", labels, order.shape[:-1], order.shape[-1:])
+    for name, value in (("order", order), ("true_order", true_order)):
+        check_range(name, value, order.shape[-1])
     return labels.gather(-1, order) == labels.gather(-1, true_order), mask
 
 

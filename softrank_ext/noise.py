@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext.checks import FLOAT_DTYPES, check_integer, check_seed, check_tensor, dtype_name
+from softrank_ext.ops.library import call_op
 
 PRIOR_STREAM = 0  # z_prior, where the reverse process starts
 PICK_STREAM = 1  # the uniforms that `pick` reads the inverse CDF at
@@ -18,6 +19,7 @@ BRIDGE_STREAM = 2  # the Gaussian part of a bridge step
 TRAINING_STREAM = 3  # times drawn in training
 RESAMPLE_STREAM = 4  # which of weighted draws are kept
 GUIDANCE_STREAM = 5  # which Gaussian a guided bridge step is drawn from
+SEARCH_STREAM = 6  # which part of an order is drawn again, and whether the result is taken
 
 
 def uniform(
@@ -29,7 +31,7 @@ def uniform(
     float32 number is the float64 one cut off after 24 bits).
     """
     _check(seed, samples, step, count, stream, dtype)
-    drawn: Tensor = torch.ops.softrank_ext.random_uniform(samples, seed, step, stream, count, dtype)
+    drawn: Tensor = call_op(torch.ops.softrank_ext.random_uniform, samples, seed, step, stream, count, dtype)
     return drawn
 
 
@@ -38,7 +40,7 @@ def normal(
 ) -> Tensor:
     """Standard normal numbers (B, count), keyed as in `uniform`: the normal quantile of the same random bits."""
     _check(seed, samples, step, count, stream, dtype)
-    drawn: Tensor = torch.ops.softrank_ext.random_normal(samples, seed, step, stream, count, dtype)
+    drawn: Tensor = call_op(torch.ops.softrank_ext.random_normal, samples, seed, step, stream, count, dtype)
     return drawn
 
 

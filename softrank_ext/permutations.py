@@ -7,7 +7,7 @@ Example: soft ranks [0.9, 0.1, 0.5, 0.3] have order [1, 3, 2, 0] and ranks [3, 0
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import check_tensor, described
+from softrank_ext.checks import ANY_FLOAT, check_instance, check_tensor, described
 
 
 def ranks_of(order: Tensor) -> Tensor:
@@ -23,8 +23,25 @@ def order_of(ranks: Tensor) -> Tensor:
 def _inverse_of(name: str, value: Tensor) -> Tensor:
     hint = "; did you pass soft_ranks?" if isinstance(value, Tensor) and value.is_floating_point() else ""
     check_tensor(name, value, ("...", "N"), torch.int64, hint)
-    places = torch.arange(value.shape[-1], device=value.device).expand_as(value)
-    return torch.empty_like(value).scatter_(-1, value, places)
+    N = value.shape[-1]
+    check_range(name, value, N)
+    places = torch.arange(N, device=value.device).expand_as(value)
+    # What is not named stays -1: on a GPU, where nothing is read, that shows a wrong order.
+    inverse = torch.full_like(value, -1).scatter_(-1, value, places)
+    if _can_read(value) and int(inverse.min()) < 0:
+        raise ValueError(f"{name} must hold each of 0 to {N - 1} once per row, got one more than once")
+    return inverse
+
+
+def check_range(name: str, value: Tensor, N: int) -> None:
+    """Raise ValueError unless every number of the tensor is from 0 to N - 1; on a CPU only, as it reads the data."""
+    if _can_read(value) and not 0 <= int(value.min()) <= int(value.max()) < N:
+        raise ValueError(f"{name} must hold numbers from 0 to {N - 1}, got {int(value.min())} to {int(value.max())}")
+
+
+def _can_read(value: Tensor) -> bool:
+    """Whether reading the data waits for nothing and breaks no graph."""
+    return value.device.type == "cpu" and value.numel() > 0 and not torch.compiler.is_compiling()
 
 
 def arrange(items: Tensor, order: Tensor) -> Tensor:
@@ -32,10 +49,13 @@ def arrange(items: Tensor, order: Tensor) -> Tensor:
 
     items: (B, N, ...) or (N, ...). order: (B, N) or (N,) int64. Returns a tensor shaped like items.
     """
+    check_instance("items", items, Tensor)
+    check_tensor("order", order, ("...", "N"), torch.int64)
     if order.shape != items.shape[: order.ndim]:
         raise ValueError(
             f"items must begin with the shape of order {tuple(order.shape)}, got items of shape {tuple(items.shape)}"
         )
+    check_range("order", order, order.shape[-1])
     place_dim = order.ndim - 1
     index = order.reshape(order.shape + (1,) * (items.ndim - order.ndim)).expand_as(items)  # (B, N, ...)
     return items.gather(place_dim, index)
@@ -43,9 +63,18 @@ def arrange(items: Tensor, order: Tensor) -> Tensor:
 
 def compose(order: Tensor, slots: Tensor) -> Tensor:
     """Order over items from an order over slots: `result[place] = order[slots[place]]`. Both (B, N) or (N,) int64."""
+    for name, value in (("order", order), ("slots", slots)):
+        check_tensor(name, value, ("...", "N"), torch.int64)
     if order.shape != slots.shape:
         raise ValueError(f"order and slots must have one shape, got {tuple(order.shape)} and {tuple(slots.shape)}")
+    check_range("slots", slots, slots.shape[-1])
     return order.gather(-1, slots)
+
+
+def turned(order: Tensor, place: Tensor) -> Tensor:
+    """Closed tours (B, N) turned to begin at the given places (B,): the same tours from another start."""
+    places = torch.arange(order.shape[1], device=order.device)
+    return order.gather(1, (places + place[:, None]) % max(order.shape[1], 1))
 
 
 def check_order(order: Tensor, name: str = "order") -> None:
@@ -85,6 +114,9 @@ def chamber_margin(soft_ranks: Tensor, mask: Tensor | None = None) -> Tensor:
     soft_ranks: (B, N) or (N,) float. mask: bool of the same shape, True = real item. Returns (B,) or a scalar:
     every soft rank may move by this much before the order can change. +inf where fewer than two items are real.
     """
+    check_tensor("soft_ranks", soft_ranks, ("...", "N"), ANY_FLOAT)
+    if mask is not None:
+        check_tensor("mask", mask, ("...", "N"), torch.bool)
     if mask is not None and mask.shape != soft_ranks.shape:
         raise ValueError(f"mask must have the shape of soft_ranks {tuple(soft_ranks.shape)}, got {tuple(mask.shape)}")
     if soft_ranks.shape[-1] < 2:

@@ -129,7 +129,7 @@ def stage_of(run: Path, part: str) -> Record:
     record = json.loads((run / "run.json").read_text())
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     if part == "best":
-        metric, is_lowest = f"test_{record['config']['best_metric']}", record["config"]["best_is"] == "lowest"
+        metric, is_lowest = f"test_{record['config']['best_metric'] or 'loss'}", record["config"]["best_is"] == "lowest"
         tests = [line for line in lines if metric in line]
         iteration = min(tests, key=lambda line: line[metric] if is_lowest else -line[metric])["iteration"]
     else:

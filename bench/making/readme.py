@@ -10,8 +10,10 @@ A page asks for a part with two lines, and what stands between them is replaced:
 
 Parts: demo (it is run, its output shown, and its pictures go to bench/results); pictures (of the demo) and figures (of
 bench/making/figures.py), as far as they are in bench/results; bundled (metrics on the cards of the bundled models) and
-tables (what bench/tables.py has measured), beside the paper's numbers; runtime, speed, decode, ops, constraints (what
-the benches have printed into bench/results). Links in a page are relative to it.
+tables (what bench/tables.py has measured), beside the paper's numbers; runtime, speed, decode, ops, constraints, law
+(what the benches have printed into bench/results); roofline (an analysis, by bench/roofline.py); attack (what the jobs
+of .ci/attack have printed into bench/results/attack.jsonl) and certificates (of bench/certificates.py). Links in a page
+are relative to it.
 """
 
 import argparse
@@ -28,6 +30,7 @@ from tempfile import TemporaryDirectory
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the benches, when this script is run
 
 import result_tables
+import roofline
 from timing import machine
 
 from softrank_ext import pretrained
@@ -64,7 +67,11 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
         "speed": measured("runtime", result_tables.speed_table),
         "decode": measured("decode", result_tables.decode_table),
         "ops": measured("ops", result_tables.ops_table),
+        "roofline": roofline.tables,
         "constraints": measured("constraints", result_tables.constraints_table),
+        "law": lambda: result_tables.law_table(results),
+        "attack": lambda: result_tables.attack_table(results),
+        "certificates": lambda: result_tables.certificates_table(results),
     }
 
 

@@ -211,6 +211,83 @@ def constraints_table(rows: Rows) -> str:
     return "\n".join(markdown_table(("rules", "time over that without"), lines))
 
 
+def law_table(results: Path) -> str:
+    """Total variation over steps, from law_*.txt: a line for each law and what is read, and the machine."""
+    reports = [json.loads(path.read_text().strip().splitlines()[-1]) for path in sorted(results.glob("law_*.txt"))]
+    lines: dict[tuple[str, ...], dict[int, Row]] = {}
+    for row in (row for report in reports for row in report["rows"]):
+        lines.setdefault((row["data"], row["what"], row["reads"]), {})[row["steps"]] = row
+    steps = sorted({count for cells in lines.values() for count in cells})
+    rows = []
+    for names, cells in lines.items():
+        found = [
+            f"{cells[count]['tv']:.4f} ± {cells[count]['error']:.4f}" if count in cells else "-" for count in steps
+        ]
+        last = cells[max(cells)]
+        perfect = f"{last['perfect']:.4f} ± {last['perfect_spread']:.4f}"
+        rows.append((*names, *found, perfect, f"{last['draws']:,}"))
+    header = ("law", "of", "read", *(f"{count} step{'s' * (count > 1)}" for count in steps), "the law itself", "draws")
+    machines = sorted({", ".join(f"{name} {value}" for name, value in report["machine"].items()) for report in reports})
+    # The same draws are counted by first places and by first two places: their seconds count once.
+    runs = {
+        (data, kind, count): row["seconds"] for (data, _, kind), cells in lines.items() for count, row in cells.items()
+    }
+    seconds = sum(runs.values())
+    about = f"Drawn in {seconds / 60:.0f} minutes in all, on a machine that others used too: {'; '.join(machines)}."
+    return "\n".join([*markdown_table(header, rows, numbers_from=3), "", about])
+
+
 def short(value: float) -> str:
     """A number of milliseconds with as many digits as are of use."""
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+# By job of .ci/attack: what was tried, and what must hold.
+_JOBS = {
+    "crash points": (
+        "a training run struck at a file operation, and resumed",
+        "every file is that of an undisturbed run",
+    ),
+    "run folders": (
+        "full, occupied and missing folders, killed runs and ranks",
+        "one sentence, or a run resumed whole",
+    ),
+    "fuzzed calls": (
+        "calls of ops and functions with spoiled arguments",
+        "an answer, or an error that says what is wrong",
+    ),
+    "fuzzed files": ("damaged files of every format", "an answer, or an error that says what is wrong"),
+    "sanitizers": ("tests under AddressSanitizer and UndefinedBehaviorSanitizer", "no report"),
+}
+
+
+def attack_table(results: Path) -> str:
+    """What the jobs of .ci/attack tried and found, from the lines that they printed."""
+    path = results / "attack.jsonl"
+    if not path.exists():
+        return "Not run yet."
+    lines = ["| tried | number | wanted | defects |", "|---|---|---|---|"]
+    for line in path.read_text().splitlines():
+        job = json.loads(line)
+        tried, wanted = _JOBS[job["job"]]
+        lines.append(f"| {tried} | {job['tried']:,} | {wanted} | {job['defects']} |")
+    return "\n".join(lines)
+
+
+def certificates_table(results: Path) -> str:
+    """The samplers' certificates, and whether their negative controls were found."""
+    path = results / "certificates.json"
+    if not path.exists():
+        return "Not made yet."
+    lines = [
+        "| sampler | N | draws | found | allowed | finds from | 2 % in one pick |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in json.loads(path.read_text())["rows"]:
+        found = f"{row['statistic']:.4f}{'' if row['passes'] else ' (fails)'}"
+        control = f"{row['control_statistic']:.4f}, {'found' if row['control_found'] else 'not found'}"
+        lines.append(
+            f"| {row['sampler']} | {row['N']} | {row['draws']:,} | {found} | {row['threshold']:.4f} | "
+            f"{row['distance']:.3f} | {control} |"
+        )
+    return "\n".join(lines)

@@ -3,7 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include "kendall.h"
-#include "two_opt.h"
+#include "local_search.h"
 
 namespace py = pybind11;
 
@@ -14,6 +14,7 @@ py::dict build_info() {
   info["torch_built_against"] = SOFTRANK_TORCH_VERSION;
   info["compiler"] = SOFTRANK_COMPILER;
   info["cuda_architectures"] = SOFTRANK_CUDA_ARCHITECTURES;
+  info["cuda_version"] = SOFTRANK_CUDA_VERSION;
   return info;
 }
 
@@ -34,27 +35,6 @@ py::array_t<int64_t> discordant_pairs(const Ranks& ranks) {
   return counts;
 }
 
-using Points = py::array_t<double, py::array::c_style | py::array::forcecast>;
-
-py::array_t<int64_t> two_opt(const Points& points, const Ranks& order, int64_t neighbours) {
-  if (points.ndim() != 3 || points.shape(2) != 2 || order.ndim() != 2 || order.shape(0) != points.shape(0) ||
-      order.shape(1) != points.shape(1)) {
-    throw py::value_error("points must be (B, N, 2) and order (B, N)");
-  }
-  const int64_t rows = order.shape(0), n = order.shape(1);
-  py::array_t<int64_t> shorter({rows, n});
-  std::copy_n(order.data(), rows * n, shorter.mutable_data());
-  const double* from = points.data();
-  int64_t* to = shorter.mutable_data();
-  {
-    py::gil_scoped_release release;
-    for (int64_t row = 0; row < rows; ++row) {
-      softrank::TwoOpt(from + row * n * 2, n, neighbours).improve(to + row * n);
-    }
-  }
-  return shorter;
-}
-
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -64,6 +44,5 @@ PYBIND11_MODULE(_C, m) {
       "discordant_pairs", &discordant_pairs, py::arg("ranks"),
       "Number of pairs in each row of a (B, N) int64 array whose first number is the larger: the Kendall distance of a "
       "permutation to the identity.");
-  m.def("two_opt", &two_opt, py::arg("points"), py::arg("order"), py::arg("neighbours") = 10,
-        "Tours (B, N) int64 through points (B, N, 2), shortened by 2-opt; the first point stays first.");
+  softrank::add_local_search(m);
 }

@@ -67,8 +67,11 @@ class RowConstraints {
     find_candidates(candidates);
     if (test_ == Test::search) {
       std::vector<int64_t> completing;
+      std::vector<char> answers(members_.size(), unknown);  // items of a kind have one answer
       for (const int64_t item : candidates) {
-        if (completes_with(item)) completing.push_back(item);
+        char& answer = answers[alike_[item]];
+        if (answer == unknown) answer = completes_with(item) ? 1 : 0;
+        if (answer == 1) completing.push_back(item);
         if (states_ > most_states) return nullptr;
       }
       candidates.swap(completing);
@@ -88,7 +91,7 @@ class RowConstraints {
       open_group_ = --group_left_[group_[item]] > 0 ? group_[item] : none;
     }
     if (has_windows_) --due_[deadline_[item]];
-    if (test_ == Test::matching || test_ == Test::search) rematch(item);
+    if (is_matched_ && (test_ == Test::matching || test_ == Test::search)) rematch(item);
     if (test_ == Test::search) {
       const int64_t alike = alike_[item];
       flip(members_[alike][placed_alike_[alike]++]);
@@ -99,6 +102,7 @@ class RowConstraints {
  private:
   enum class Test { none, deadlines, matching, search };
   static constexpr int64_t none = -1;
+  static constexpr char unknown = 2;
 
   bool is_before(int64_t a, int64_t b) const { return rules_.before[index_[a] * n_ + index_[b]]; }
   bool is_allowed(int64_t item, int64_t place) const { return rules_.allowed[index_[item] * n_ + place]; }
@@ -203,12 +207,20 @@ class RowConstraints {
     std::fill(came_from_.begin(), came_from_.end(), none);
     queue_.assign(1, start);
     is_reached_[start] = 1;
-    for (size_t at = 0; at < queue_.size(); ++at) {
+    // Places not met yet, in order: where most are allowed, few are looked at twice.
+    unmet_.clear();
+    for (int64_t place = place_; place < count_; ++place) {
+      if (place != closed) unmet_.push_back(place);
+    }
+    for (size_t at = 0; at < queue_.size() && !unmet_.empty(); ++at) {
       const int64_t item = queue_[at];
-      for (int64_t place = place_; place < count_; ++place) {
-        if (place == closed || came_from_[place] != none || !is_allowed(item, place)) continue;
-        const int64_t holder = item_at_[place];
-        if (holder == item) continue;
+      size_t kept = 0;
+      for (size_t i = 0; i < unmet_.size(); ++i) {
+        const int64_t place = unmet_[i], holder = item_at_[place];
+        if (holder == item || !is_allowed(item, place)) {
+          unmet_[kept++] = place;
+          continue;
+        }
         came_from_[place] = item;
         if (holder == none) return place;
         if (!is_reached_[holder]) {
@@ -216,6 +228,7 @@ class RowConstraints {
           queue_.push_back(holder);
         }
       }
+      unmet_.resize(kept);
     }
     return none;
   }
@@ -325,6 +338,7 @@ class RowConstraints {
   std::vector<int64_t> place_of_, item_at_;      // the matching
   std::vector<char> is_reached_;                 // of the last search for a path: items met
   std::vector<int64_t> came_from_, queue_;       // of the last search for a path: by place; items in turn
+  std::vector<int64_t> unmet_;                   // of the last search for a path: places left, in order
   std::vector<int64_t> alike_, placed_alike_;    // kind by item; placed items by kind
   std::vector<std::vector<int64_t>> members_;    // items by kind
   std::string key_;                              // a bit per item: the first ones of each kind, as many as placed

@@ -7,7 +7,9 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <initializer_list>
 #include <optional>
+#include <string>
 #include <type_traits>
 
 namespace softrank {
@@ -37,6 +39,24 @@ T* mutable_data_of(const Tensor& tensor) {
 inline void check_argument(const Tensor& tensor, const char* name, ScalarType dtype, int64_t size) {
   STD_TORCH_CHECK(tensor.scalar_type() == dtype, name, " has the wrong dtype");
   STD_TORCH_CHECK(tensor.numel() == size, name, " must hold ", size, " numbers, got ", tensor.numel());
+}
+
+// The same with the whole shape, for tensors whose sizes other arguments are read by.
+inline void check_shape(const Tensor& tensor, const char* name, ScalarType dtype,
+                        std::initializer_list<int64_t> shape) {
+  STD_TORCH_CHECK(tensor.scalar_type() == dtype, name, " has the wrong dtype");
+  bool is_right = tensor.dim() == int64_t(shape.size());
+  std::string wanted, got;
+  for (const int64_t size : shape) wanted += (wanted.empty() ? "" : ", ") + std::to_string(size);
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    is_right = is_right && tensor.size(dim) == shape.begin()[dim];
+    got += (got.empty() ? "" : ", ") + std::to_string(tensor.size(dim));
+  }
+  STD_TORCH_CHECK(is_right, name, " must be (", wanted, "), got (", got, ")");
+}
+
+inline void check_dimensions(const Tensor& tensor, const char* name, int64_t dimensions) {
+  STD_TORCH_CHECK(tensor.dim() == dimensions, name, " must have ", dimensions, " dimensions, got ", tensor.dim());
 }
 
 // The tensor itself if it is contiguous: asking is much cheaper than the library's call, which goes by the dispatcher.

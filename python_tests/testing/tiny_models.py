@@ -29,6 +29,7 @@ def small_model(
         max_items=N if head == "linear" else None,
         norm_first=is_decoder,
         time_steps=2,
+        init="published",
         embedder={"kind": "linear", "features": 1},
         process=process,
         data=DataFacts(fixed_start=fixed_start),

@@ -29,8 +29,8 @@ PUBLISHED = {
 }  # fmt: skip
 # The published training of DiffSort: Adam at a constant rate, which Error-free DiffSort halves every 50,000 updates.
 TRAINING = {
-    "batch_size": 100, "learning_rate": 10**-3.5, "schedule": "constant", "warmup": 0, "weight_decay": 0.0,
-    "beta2": 0.999, "clip": 0.0, "ema": 0.0,
+    "batch_size": 100, "optimizer": "adamw", "learning_rate": 10**-3.5, "schedule": "constant", "warmup": 0,
+    "weight_decay": 0.0, "beta2": 0.999, "clip": 0.0, "ema": 0.0,
 }  # fmt: skip
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+MOST_BYTES = 2**20
+
 
 def with_config_file(words: Sequence[str]) -> list[str]:
     """The words with the options of the YAML file that `--config FILE` names put before the other options.
@@ -18,16 +20,28 @@ def with_config_file(words: Sequence[str]) -> list[str]:
     if "=" not in given and names[-1] + 1 == len(words):
         raise ValueError("--config needs the name of a YAML file")
     path = Path(given.split("=", 1)[1] if "=" in given else words[names[-1] + 1])
-    import yaml
-
-    try:
-        options = yaml.safe_load(path.read_text(encoding="utf-8-sig")) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from error
+    options = _read_yaml(path)
     if not isinstance(options, dict):
         raise ValueError(f"{path} must hold options by name, got {type(options).__name__}")
     first_option = next(index for index, word in enumerate(words) if word.startswith("-"))
     return [*words[:first_option], *_options_of(options, ""), *words[first_option:]]
+
+
+def _read_yaml(path: Path) -> Any:
+    """What a YAML file holds; raises ValueError for more than MOST_BYTES, and for aliases: few can stand for a lot."""
+    import yaml
+
+    with open(path, "rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{path} must be a file of options, of at most {MOST_BYTES} bytes, got more")
+    try:
+        text = data.decode("utf-8-sig")
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise ValueError(f"{path} must hold options as they are, got an alias (*name)")
+        return yaml.safe_load(text) or {}
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid YAML: {error}") from error
 
 
 def _options_of(options: Mapping[str, Any], prefix: str) -> list[str]:

@@ -19,12 +19,15 @@ from softrank_ext.cli.options import (
     Prior,
     ProcessOptions,
     check_decode_options,
+    checked_device,
     decode_of,
     folder_to_load,
     option,
     task_class,
 )
 from softrank_ext.model import OrderModel
+
+_BEST_BY = {"tsp": "length", "flowshop": "cost", "tardiness": "cost"}
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,10 @@ def evaluate_command(name: str) -> Callable[[Sequence[str]], Any]:
                 ("beam", Beam, Beam()),
                 ("best_of", option(tuple[int, ...], "Draws per instance, the best of which counts."), (1,)),
                 ("best_by", option(str, "The best draw has the lowest of this metric, or the highest log_prob."),
-                 "length" if name == "tsp" else "log_prob"),
+                 _BEST_BY.get(name, "log_prob")),
                 *copies,
+                ("improve", option(tuple[int, ...], "Rounds of improve after --initial draws; a row for each."), ()),
+                ("initial", option(int, "Independent draws that improve begins with."), 16),
                 ("engine", Engine, Engine()),
                 ("seed", option(int, "Another seed, other instances and draws."), 0),
                 ("output", option(Path, "JSON file to write."), Path("evaluation.json")),
@@ -94,7 +99,7 @@ def run_evaluate(options: Any, command: str) -> int:
 
     check_decode_options(options.decode, options.draw, options.beam)
     folder = folder_to_load(options.saved)
-    with processes(options.device) as here:
+    with processes(checked_device(options.device)) as here:
         model = model_folder.load_model(folder).to(here.device)
         rows = _rows_of(model, options)
         if here.rank == 0:
@@ -124,6 +129,13 @@ def _rows_of(model: OrderModel, options: Any) -> list[dict[str, object]]:
                 process=ProcessOptions(noise_scale, prior, carry).process_of(model, steps),
                 decode=decode_of(decode, options.draw, options.beam), best_of=best_of, best_by=options.best_by,
                 symmetries=symmetries, seed=options.seed, engine=options.engine,
+            )
+        )  # fmt: skip
+    for rounds in options.improve:
+        rows.append(
+            evaluate(
+                model, options.task, count=options.count, batch_size=options.batch_size, decode="sample",
+                improve=rounds, initial=options.initial, seed=options.seed, engine=options.engine,
             )
         )  # fmt: skip
     return rows

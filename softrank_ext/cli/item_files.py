@@ -2,6 +2,9 @@
 
 import csv
 import json
+import math
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +16,7 @@ from softrank_ext.sampling import Samples
 
 READ_ENDINGS = (".npz", ".csv", ".tsp")
 WRITE_ENDINGS = (".csv", ".json", ".npz")
+MOST_ARRAY_BYTES = 2**32
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
@@ -44,19 +48,42 @@ def read_items(path: str | Path, *, channels: int | None = None) -> ItemFile:
 
 
 def _read_npz(path: Path) -> ItemFile:
-    with np.load(path, allow_pickle=False) as arrays:
-        if "items" not in arrays:
-            raise ValueError(f"{path} must have an array named items, got {', '.join(arrays) or 'none'}")
-        items = torch.from_numpy(arrays["items"])
-        mask = torch.from_numpy(arrays["mask"]) if "mask" in arrays else None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            arrays = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            if "items" not in arrays:
+                raise ValueError(f"{path} must have an array named items, got {', '.join(arrays) or 'none'}")
+            items = _read_array(archive, arrays["items"])
+            mask = _read_array(archive, arrays["mask"]) if "mask" in arrays else None
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, zlib.error, TypeError) as error:
+        raise ValueError(f"{path} is damaged or no .npz file: {error}") from error
     if items.dtype == torch.float64:
         items = items.float()
     return ItemFile(items, mask, None)
 
 
+def _read_array(archive: zipfile.ZipFile, name: str) -> Tensor:
+    """An array of an .npz file; its header is compared with the size of what follows before that is unpacked."""
+    entry = archive.getinfo(name)
+    if entry.file_size > MOST_ARRAY_BYTES:
+        raise ValueError(f"{name} must have at most {MOST_ARRAY_BYTES} bytes, got {entry.file_size}")
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = read_header(file)
+        size = math.prod(shape) * dtype.itemsize
+        if dtype.hasobject or size != entry.file_size - file.tell():
+            raise ValueError(f"{name} must have the {size} bytes of its header, got {entry.file_size - file.tell()}")
+        array = np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if is_fortran else "C")
+    return torch.from_numpy(array.copy())
+
+
 def _read_csv(path: Path) -> ItemFile:
     with open(path, newline="", encoding="utf-8-sig") as file:
-        lines = [(number, line) for number, line in enumerate(csv.reader(file), 1) if any(map(str.strip, line))]
+        try:
+            lines = [(number, line) for number, line in enumerate(csv.reader(file), 1) if any(map(str.strip, line))]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not a CSV file: {error}") from error
     # A line of names has a text in every column and no number.
     if lines and all(word.strip() and _number_of(word) is None for word in lines[0][1]):
         lines = lines[1:]
@@ -123,7 +150,7 @@ def write_orders(path: str | Path, samples: Samples, source: ItemFile) -> None:
 
     .csv: a line per sample: instance, sample, log_prob and the items from the first place on. .json: the same as a list
     of objects. .npz: arrays order, ranks, soft_ranks and log_prob. Padded places are left out of .csv and .json; items
-    that have names (image files) are written by name there.
+    that have names (image files) are written by name there. A model that gives no log_prob has none in .csv and .json.
     """
     path = Path(path)
     check_writable(path)
@@ -133,7 +160,7 @@ def write_orders(path: str | Path, samples: Samples, source: ItemFile) -> None:
         return
     rows = _rows_of(samples, source)
     if path.suffix == ".json":
-        path.write_text(json.dumps(rows) + "\n")
+        path.write_text(json.dumps(rows, allow_nan=False) + "\n")
         return
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
@@ -141,7 +168,11 @@ def write_orders(path: str | Path, samples: Samples, source: ItemFile) -> None:
             ["instance", "sample", "log_prob", *(f"place_{place}" for place in range(samples.order.shape[2]))]
         )
         for row in rows:
-            writer.writerow([row["instance"], row["sample"], f"{row['log_prob']:.6f}", *row["order"]])
+            writer.writerow([row["instance"], row["sample"], _written(row["log_prob"]), *row["order"]])
+
+
+def _written(log_prob: float | None) -> str:
+    return "" if log_prob is None else f"{log_prob:.6f}"
 
 
 def _rows_of(samples: Samples, source: ItemFile) -> list[dict[str, Any]]:
@@ -150,6 +181,7 @@ def _rows_of(samples: Samples, source: ItemFile) -> list[dict[str, Any]]:
         real = len(orders[0]) if source.mask is None else int(source.mask[instance].sum())
         for number, order in enumerate(orders):
             items = order[:real] if source.names is None else [source.names[item] for item in order[:real]]
-            log_prob = float(samples.log_prob[instance, number])
+            number_or_nan = float(samples.log_prob[instance, number])
+            log_prob = number_or_nan if math.isfinite(number_or_nan) else None  # JSON has no NaN
             rows.append({"instance": instance, "sample": number, "log_prob": log_prob, "order": items})
     return rows

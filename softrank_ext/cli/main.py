@@ -22,6 +22,7 @@ from softrank_ext.cli.generate import generate_tsp
 from softrank_ext.cli.info import info
 from softrank_ext.cli.options import TASKS
 from softrank_ext.cli.sample import SampleCommand
+from softrank_ext.cli.selftest import SelfTest
 from softrank_ext.cli.train import train_command
 from softrank_ext.cli.walk import walk
 
@@ -33,6 +34,7 @@ COMMANDS: dict[str, Any] = {
     "generate": {"tsp": generate_tsp},
     "download": {"mnist": download_command("mnist"), "cifar10": download_command("cifar10")},
     "info": info,
+    "selftest": SelfTest,
     "walk": walk,
 }
 

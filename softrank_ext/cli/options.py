@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 import tyro
 
 from softrank_ext import model_folder
@@ -13,12 +14,14 @@ from softrank_ext.model import OrderModel
 from softrank_ext.pretrained import folder_of
 from softrank_ext.processes import Bridge, Process
 
-# What a task's best model is best at.
+# What a task's best model is best at, and what it learns from if there are no right orders.
 TASKS = {
     "sorting": {"best_metric": "accuracy", "best_is": "highest"},
     "jigsaw": {"best_metric": "accuracy", "best_is": "highest"},
     "tsp": {"best_metric": "gap", "best_is": "lowest"},
     "preferences": {"best_metric": "loss", "best_is": "lowest"},
+    "flowshop": {"best_metric": "cost", "best_is": "lowest", "objective": "self-label"},
+    "tardiness": {"best_metric": "cost", "best_is": "lowest", "objective": "self-label"},
 }
 
 
@@ -88,6 +91,14 @@ def task_class(name: str) -> Any:
         from softrank_ext.tasks.tsp import TSP
 
         return TSP
+    if name == "flowshop":
+        from softrank_ext.tasks.flowshop import FlowShop
+
+        return FlowShop
+    if name == "tardiness":
+        from softrank_ext.tasks.tardiness import Tardiness
+
+        return Tardiness
     from softrank_ext.tasks.preferences import Preferences
 
     return Preferences
@@ -99,6 +110,20 @@ def folder_to_load(name_or_folder: str | Path) -> Path:
         if (Path(name_or_folder) / part / model_folder.CONFIG_FILE).exists():
             return Path(name_or_folder) / part
     return folder_of(name_or_folder)
+
+
+def checked_device(name: str | None) -> str | None:
+    """The name of a device, if torch knows it and it is here; raises ValueError otherwise."""
+    if name is None:
+        return None
+    try:
+        device = torch.device(name)
+        is_here = device.type == "cpu" or (device.type == "cuda" and (device.index or 0) < torch.cuda.device_count())
+    except RuntimeError:
+        is_here = False
+    if not is_here:
+        raise ValueError(f"--device must be cpu, or cuda or cuda:1 where there is such a GPU, got {name}")
+    return name
 
 
 def value_of(option: str, words: Sequence[str]) -> str | None:

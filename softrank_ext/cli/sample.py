@@ -17,6 +17,7 @@ from softrank_ext.cli.options import (
     Model,
     ProcessOptions,
     check_decode_options,
+    checked_device,
     decode_of,
     folder_to_load,
 )
@@ -143,7 +144,7 @@ class SampleCommand:
         check_writable(self.output)
         check_decode_options([self.decode], self.draw, self.beam)
         model = model_folder.load_model(folder_to_load(self.model))
-        model.to(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model.to(checked_device(self.device) or ("cuda" if torch.cuda.is_available() else "cpu"))
         kind = str((model.config.embedder or {}).get("kind"))
         source = read_items(self.items, channels=_CHANNELS.get(kind))
         rules = self.rules.constraints_of(starts_at_item_0=self.items.suffix == ".tsp")

@@ -9,27 +9,65 @@ import torch
 import tyro
 
 from softrank_ext import model_folder
-from softrank_ext.cli.options import TASKS, ConfigFile, Device, folder_to_load, option, task_class, value_of
+from softrank_ext.cli.options import (
+    TASKS,
+    ConfigFile,
+    Device,
+    checked_device,
+    folder_to_load,
+    option,
+    task_class,
+    value_of,
+)
 from softrank_ext.methods import METHODS, method_of
 from softrank_ext.model import OrderModel
+from softrank_ext.training.config import TrainConfig
+from softrank_ext.training.cost_objectives import COST_OBJECTIVES
+
+_COST_OPTIONS: dict[str, Any] = {name.replace("-", "_"): kind for name, kind in COST_OBJECTIVES.items()}
+_Objective = Literal["likelihood", "lookalike", "self-label", "reinforce", "preference"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions(TrainConfig):
+    """How to train, with the objective by its name."""
+
+    objective: _Objective = "likelihood"  # type: ignore[assignment]
+    """Cross-entropy of the right order, SymmetricDiffusers' objective for jigsaws, or one that learns from the task's
+    cost, whose options have its name."""
+
+    def __post_init__(self) -> None:
+        """Nothing: the options are checked when the config is made."""
+
+    def config_of(self, options: Any) -> TrainConfig:
+        """The config; options: the command's, with those of each objective that learns from a cost."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, kind in _COST_OPTIONS.items():
+            if self.objective.replace("-", "_") == name:
+                fields["objective"] = getattr(options, name)
+            elif getattr(options, name) != kind():
+                option_name = name.replace("_", "-")
+                raise ValueError(
+                    f"--{option_name}.* is for --objective {option_name}, got --objective {self.objective}"
+                )
+        return TrainConfig(**fields)
 
 
 def train_command(name: str) -> Callable[[Sequence[str]], Any]:
     """The command `train NAME`: makes the dataclass of its options from the words of the command line."""
 
     def make(words: Sequence[str]) -> Any:
-        from softrank_ext.training import TrainConfig
-
         method_name = value_of("--method", words) or "softrank"
         method = method_of(method_name)
         model = method.options(name)
-        config = TrainConfig(**{**TASKS[name], **method.training(name)})
+        config = TrainOptions(**{"keep_memory": True, **TASKS[name], **method.training(name)})
         methods: Any = Literal[tuple(METHODS)]
         return dataclasses.make_dataclass(
             "Train",
             [
                 ("task", task_class(name)),
-                ("train", Annotated[TrainConfig, tyro.conf.arg(name="")], config),
+                ("train", Annotated[TrainOptions, tyro.conf.arg(name="")], config),
+                *((name, kind, kind()) for name, kind in _COST_OPTIONS.items()),
                 ("model", type(model), model),
                 ("method", option(methods, "What to train; decides the defaults of the rest."), method_name),
                 ("output", option(Path, "Folder of the run."), Path("runs") / name),
@@ -55,7 +93,8 @@ def run_train(options: Any, command: str) -> int:
     if sum(chosen.values()) > 1:
         raise ValueError("--resume, --auto-resume and --restart exclude each other, got more than one")
     resume: Any = next((way for way, is_chosen in chosen.items() if is_chosen), False)
-    torch.manual_seed(options.train.seed)
+    config = options.train.config_of(options)
+    torch.manual_seed(config.seed)
     model = method_of(options.method).make(options.task, options.model)
     goes_on = resume is True or (resume == "auto" and has_run(options.output))
     if options.start_from is not None and not goes_on:
@@ -63,16 +102,16 @@ def run_train(options: Any, command: str) -> int:
         if _network_of(start) != _network_of(model):
             raise ValueError(f"the model in {options.start_from} is another: it has {start.config}, not {model.config}")
         model.load_state_dict(start.state_dict())
-    result = train(
-        model, options.task, options.train, options.output, resume=resume, device=options.device, command=command
-    )
+    device = checked_device(options.device)
+    result = train(model, options.task, config, options.output, resume=resume, device=device, command=command)
     return 0 if result.is_finished else 130
 
 
 def _network_of(model: OrderModel) -> dict[str, Any]:
-    """What models that share weights have in common: type and config, but for data facts and the amount of noise."""
+    """What models that share weights have in common: type and config, but for data facts, first weights, noise."""
     fields = model_folder.config_to_json(model.config)
     fields.pop("data", None)
+    fields.pop("init", None)
     if "process" in fields:
         fields["process"] = {name: fields["process"].get(name) for name in ("kind", "target", "visited")}
     return {"model_type": model.model_type, **fields}

@@ -37,9 +37,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import check_bool, check_choice, check_integer
+from softrank_ext.checks import check_bool, check_choice, check_integer, check_tensor
 from softrank_ext.constraints.rows import Row, RowArrays, arrays_of
-from softrank_ext.permutations import arrange
+from softrank_ext.permutations import arrange, ranks_of
 
 LAWS = ("prefix", "conditioned")
 
@@ -83,6 +83,16 @@ class Constraints:
         for name, value in normal.items():
             object.__setattr__(self, name, value)
 
+    def renumbered(self, numbers: Sequence[int]) -> "Constraints":
+        """The same rules for items with other numbers: item i is called numbers[i]."""
+        return replace(
+            self,
+            before=[(numbers[a], numbers[b]) for a, b in _as_pairs(self.before)],
+            pins={numbers[item]: place for item, place in self.pins.items()},
+            forbidden=[(numbers[item], place) for item, place in self.forbidden],
+            together=[[numbers[item] for item in group] for group in self.together],
+        )
+
     @staticmethod
     def from_json(value: object) -> "Constraints":
         """Constraints from a parsed JSON object with some of the fields; the items of "pins" may be strings there."""
@@ -124,6 +134,26 @@ class Rules(NamedTuple):
         """The rules of these rows of the batch, index (M,) int64."""
         return Rules(*(None if rule is None else rule[index] for rule in self))
 
+    def kept_by(self, order: Tensor) -> Tensor:
+        """Whether these orders keep the rules, (B,) bool; order (B, N) int64, without padding."""
+        before, allowed, group = self
+        ranks = ranks_of(order)
+        is_kept = torch.ones(len(order), dtype=torch.bool, device=order.device)
+        if before is not None:
+            is_kept &= ~(before & (ranks[:, :, None] > ranks[:, None])).flatten(1).any(1)
+        if allowed is not None:
+            is_kept &= allowed.gather(2, ranks[:, :, None]).flatten(1).all(1)
+        if group is not None:
+            # A group that stands together begins once.
+            in_order = group.gather(1, order)
+            is_begin = in_order >= 0
+            is_begin[:, 1:] &= in_order[:, 1:] != in_order[:, :-1]
+            ascending = group.sort(1).values
+            is_first = ascending >= 0
+            is_first[:, 1:] &= ascending[:, 1:] != ascending[:, :-1]
+            is_kept &= is_begin.sum(1) == is_first.sum(1)
+        return is_kept
+
     def in_slots(self, order: Tensor) -> "Rules":
         """The same rules over slots, where slot s holds item `order[b, s]`; order (B, N) int64."""
         before, allowed, group = self
@@ -157,6 +187,12 @@ def rules_of(
     """
     if constraints is None or isinstance(constraints, Rules):
         return constraints
+    check_integer("B", B, 0, 2**31)
+    check_integer("N", N, 0, 2**20)
+    if mask is not None:
+        check_tensor("mask", mask, (B, N), torch.bool)
+    if first is not None:
+        check_tensor("first", first, (B,), torch.int64)
     per_row = _per_row(constraints, B)
     reals = [tuple(range(N))] * B if mask is None else [tuple(row.nonzero()[:, 0].tolist()) for row in mask.cpu()]
     firsts: list[int | None] = [None] * B if first is None else first.tolist()

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from softrank_ext.checks import check_tensor, described, dtype_name
+from softrank_ext.checks import check_instance, check_tensor, described, dtype_name
 from softrank_ext.laws.orders import OrderDistribution, batch_shape_of, permutation
 from softrank_ext.permutations import order_of, ranks_of
 
@@ -28,6 +28,7 @@ class Mallows(OrderDistribution):
         check_tensor("center", center, ("...", "N"), torch.int64)
         if center.shape[-1] == 0:
             raise ValueError(f"center must have at least one item, got {described(center)}")
+        check_instance("dispersion", dispersion, (int, float, Tensor))
         self.dispersion = torch.as_tensor(dispersion, device=center.device)
         if not self.dispersion.is_floating_point():
             raise ValueError(f"dispersion must be float, from 0 to 1, got {dtype_name(self.dispersion.dtype)}")

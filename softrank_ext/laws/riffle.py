@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from softrank_ext.checks import check_integer, dtype_name
+from softrank_ext.checks import check_limited, dtype_name
 from softrank_ext.laws.orders import OrderDistribution, batch_shape_of, real_first
 from softrank_ext.permutations import ranks_of
 
+MOST_CARDS = 2**16
 _MOST_BITS = 53  # of a uniform number in float64
 
 
@@ -33,7 +34,7 @@ class Riffle(OrderDistribution):
     def __init__(
         self, n: int, shuffles: int | Tensor, mask: Tensor | None = None, validate_args: bool | None = None
     ) -> None:
-        check_integer("n", n, 1)
+        check_limited("n", n, 1, MOST_CARDS)
         self.shuffles = torch.as_tensor(shuffles)
         if self.shuffles.is_floating_point() or self.shuffles.dtype == torch.bool:
             raise ValueError(f"shuffles must be integers of at least 0, got {dtype_name(self.shuffles.dtype)}")

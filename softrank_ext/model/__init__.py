@@ -1,6 +1,6 @@
 """The network that predicts a clean order from a shuffled instance: config, embedders, layers, heads, model."""
 
-from softrank_ext.model.config import DECODER_HEADS, HEADS, PRESETS, TIMES, SoftRankConfig
+from softrank_ext.model.config import DECODER_HEADS, HEADS, INITS, PRESETS, READS, TIMES, SoftRankConfig
 from softrank_ext.model.data import DataFacts
 from softrank_ext.model.distribution import ModelDistribution
 from softrank_ext.model.embedders import (
@@ -21,7 +21,9 @@ __all__ = [
     "DECODER_HEADS",
     "EMBEDDERS",
     "HEADS",
+    "INITS",
     "PRESETS",
+    "READS",
     "TIMES",
     "DataFacts",
     "DecoderLayer",

@@ -5,13 +5,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from softrank_ext.checks import check_choice, check_integer, check_share
+from softrank_ext.checks import check_choice, check_limited, check_share
 from softrank_ext.model.data import DataFacts
 from softrank_ext.processes import Bridge, Process, Riffle, process_from_json, process_to_json
+from softrank_ext.processes.bridge import MOST_STEPS
 
 HEADS = ("pointer", "linear", "gpl", "pl")
 DECODER_HEADS = ("pointer", "linear")
 TIMES = ("grid", "continuous")
+INITS = ("quick", "published")
+READS = ("order", "soft-ranks")
+# A config may come from a file: nothing is allocated by sizes beyond these.
+MOST_WIDTH = 2**16
+MOST_LAYERS = 1000
+MOST_ITEMS = 2**20
 
 
 @dataclass(frozen=True)
@@ -22,9 +29,13 @@ class SoftRankConfig:
     dropout: in training only. head: what gives the scores, one of HEADS. max_items: the largest N of a linear head,
     None for the others. norm_first: layer norm before each sublayer (True) or after each sum. time: what the network
     reads of a time t, the step `t * time_steps` of a grid ("grid"; for riffles, their number) or `1000 t`
-    ("continuous"); training draws its times accordingly. embedder: {"kind": a name in EMBEDDERS, and its arguments}, or
-    None if the model is given an embedder module. process: the noise process, `Bridge` or `Riffle`, with the number of
-    steps that a sample takes. data: what the model knows of its data.
+    ("continuous"); training draws its times accordingly. reads: what it reads of the noisy state, the order alone or
+    also the soft ranks ("soft-ranks", for a bridge to the clean order), unfolded, or folded where carry="reflected".
+    partial: trained also with a part of an order noised and the rest kept, which the network is told by marks
+    (`training.TrainConfig.partial`). init: the first weights, those that leave chance soonest or the published ones
+    (`initialisation`). embedder: {"kind": a name in EMBEDDERS, and its arguments}, or None if the model is given an
+    embedder module. process: the noise process, `Bridge` or `Riffle`, with the number of steps that a sample takes.
+    data: what the model knows of its data.
     """
 
     d_model: int = 128
@@ -38,22 +49,34 @@ class SoftRankConfig:
     norm_first: bool = True
     time: Literal["grid", "continuous"] = "grid"
     time_steps: int = 5
+    reads: Literal["order", "soft-ranks"] = "order"
+    partial: bool = False
+    init: Literal["quick", "published"] = "quick"
     embedder: Mapping[str, object] | None = None
     process: Process = field(default_factory=Bridge)
     data: DataFacts = field(default_factory=DataFacts)
 
     def __post_init__(self) -> None:
-        for name in ("d_model", "feed_forward", "heads", "encoder_layers", "time_steps"):
-            check_integer(name, getattr(self, name), 1)
-        check_integer("decoder_layers", self.decoder_layers, 0)
+        for name in ("d_model", "feed_forward", "heads"):
+            check_limited(name, getattr(self, name), 1, MOST_WIDTH)
+        check_limited("encoder_layers", self.encoder_layers, 1, MOST_LAYERS)
+        check_limited("decoder_layers", self.decoder_layers, 0, MOST_LAYERS)
+        check_limited("time_steps", self.time_steps, 1, MOST_STEPS)
         if self.d_model % 2 != 0 or self.d_model % self.heads != 0:
             raise ValueError(f"d_model must be even and a multiple of heads = {self.heads}, got {self.d_model}")
         check_share("dropout", self.dropout)
-        check_choice("norm_first", self.norm_first, (True, False))
+        for name in ("norm_first", "partial"):
+            check_choice(name, getattr(self, name), (True, False))
         check_choice("head", self.head, HEADS)
         check_choice("time", self.time, TIMES)
+        check_choice("reads", self.reads, READS)
+        check_choice("init", self.init, INITS)
         if not isinstance(self.process, Bridge | Riffle):
             raise ValueError(f"process must be a Bridge or a Riffle, got {self.process!r}")
+        if self.partial and not (isinstance(self.process, Bridge) and self.process.target == "clean"):
+            raise ValueError(f'partial needs a Bridge of target "clean" as process, got {self.process}')
+        if self.embedder is not None and not isinstance(self.embedder, Mapping):
+            raise ValueError(f"embedder must be an object with a kind, or None, got {self.embedder!r}")
         if not isinstance(self.data, DataFacts):
             raise ValueError(f"data must be DataFacts, got {self.data!r}")
         self._check_head()
@@ -66,12 +89,14 @@ class SoftRankConfig:
         if self.head == "linear":
             if self.max_items is None:
                 raise ValueError("max_items must be given for a linear head: the largest N that it will see")
-            check_integer("max_items", self.max_items, 1)
+            check_limited("max_items", self.max_items, 1, MOST_ITEMS)
         elif self.max_items is not None:
             raise ValueError(f"max_items is for a linear head, a {self.head} head takes any N; got {self.max_items}")
 
     def _check_time(self) -> None:
         is_stepwise = isinstance(self.process, Riffle) or self.process.target == "previous"
+        if self.reads != "order" and is_stepwise:
+            raise ValueError(f'reads must be "order" for the process {self.process}, got {self.reads!r}')
         if self.time != "grid" and is_stepwise:
             raise ValueError(f'time must be "grid" for the process {self.process}, got {self.time!r}')
         if isinstance(self.process, Bridge) and self.process.target == "previous":
@@ -96,6 +121,7 @@ class SoftRankConfig:
         fields = dict(fields)
         if not isinstance(fields.get("process"), Mapping):
             fields = _upgraded(fields)
+        fields.setdefault("init", "published")  # there was no other
         data = fields.pop("data", {})
         if not isinstance(data, Mapping):
             raise ValueError(f"data must be an object, got {data!r}")

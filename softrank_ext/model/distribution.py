@@ -57,13 +57,12 @@ class ModelDistribution(OrderDistribution):
         numbers = ((uniform * digits).floor() / digits).to(self.embedded.dtype)
         rows = zip(*(part.split(_ROWS_AT_ONCE) for part in self._rows_of(numbers)), strict=True)
         packed_weights = self.model.packed_weights()
-        orders = [
-            self.model.decode_embedded(
-                embedded, t, mask, ops.Choices(uniform=numbers), packed_weights=packed_weights
-            ).order
+        parts = [
+            self.model.decode_embedded(embedded, t, mask, ops.Choices(uniform=numbers), packed_weights=packed_weights)
             for embedded, t, mask, numbers in rows
         ]
-        return torch.cat(orders).reshape(uniform.shape)
+        ops.check_picks(torch.cat([part.log_probs for part in parts]))
+        return torch.cat([part.order for part in parts]).reshape(uniform.shape)
 
     def _log_probs(self, order: Tensor) -> Tensor:
         embedded, t, mask, rows = self._rows_of(order)

@@ -15,6 +15,7 @@ from softrank_ext.constraints import Constraining, Rules, rules_of
 from softrank_ext.model.config import DECODER_HEADS
 from softrank_ext.model.layers import sine_cosine
 from softrank_ext.model.packing import PackedWeights
+from softrank_ext.ops.library import call_op
 from softrank_ext.permutations import arrange
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def decode_embedded(
     inputs = _prediction_inputs(model, embedded, t, mask, order, weights)
     if engine.compiled and engine.cache:
         encoder, decoder = _as_short_as_can_be(weights.encoder), _as_short_as_can_be(weights.decoder)
-        return ops.DecodedOrder(*torch.ops.softrank_ext.predict_order(*encoder, *decoder, *inputs, *choices))
+        return ops.DecodedOrder(*call_op(torch.ops.softrank_ext.predict_order, *encoder, *decoder, *inputs, *choices))
     if engine.cache:
         return ops.predict_order_reference(weights.encoder, weights.decoder, inputs, choices)
     return ops.decode_order_uncached(weights.decoder, ops.prepare_decoder_reference(weights.encoder, inputs), choices)
@@ -61,7 +62,7 @@ def decoder_inputs(
     inputs = _prediction_inputs(model, embedded, t, mask, None, weights)
     if not (engine.compiled and engine.cache):
         return ops.prepare_decoder_reference(weights.encoder, inputs)
-    prepared = torch.ops.softrank_ext.prepare_decoder(*_as_short_as_can_be(weights.encoder), *inputs)
+    prepared = call_op(torch.ops.softrank_ext.prepare_decoder, *_as_short_as_can_be(weights.encoder), *inputs)
     return ops.decoder_inputs_of(inputs, *prepared)
 
 
@@ -78,14 +79,14 @@ def _prediction_inputs(
     if head is None:
         head, head_bias = model.head(embedded, model._positions(embedded, mask))
     return ops.PredictionInputs(
-        embedded, order, model._time(t, embedded, weights.time_vectors), model.start, sine_cosine(N, D, embedded), head,
+        embedded, order, model._time(t, embedded, weights), model.start, sine_cosine(N, D, embedded), head,
         head_bias, weights.packed_head, every_slot(embedded, mask),
     )  # fmt: skip
 
 
 def _as_short_as_can_be(transformer: ops.Transformer) -> ops.Transformer:
-    """Without the list of weights where they come packed."""
-    is_packed = transformer.packed is not None and transformer.packed.numel() > 0
+    """Without the list of weights where they come packed; on a GPU their sizes are read off the list."""
+    is_packed = transformer.packed is not None and transformer.packed.is_cpu and transformer.packed.numel() > 0
     return transformer._replace(weights=[]) if is_packed else transformer
 
 
@@ -102,10 +103,12 @@ def _decode_scores(
     slots = torch.arange(N, device=embedded.device).expand(B, N)
     scores, every = model.scores(embedded, t, slots, mask), every_slot(embedded, mask)
     if engine.compiled:
-        order, log_probs = torch.ops.softrank_ext.decode_scores(scores, every, *choices)
+        order, log_probs = call_op(torch.ops.softrank_ext.decode_scores, scores, every, *choices)
     else:
         order, log_probs = ops.decode_scores_reference(scores, every, choices)
-    return ops.DecodedOrder(order, log_probs, torch.tensor([1, N], device=embedded.device).expand(B, 2))
+    work = torch.ones(B, 2, dtype=torch.int64, device=embedded.device)
+    work[:, 1] = N
+    return ops.DecodedOrder(order, log_probs, work)
 
 
 def checked_choices(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 _TIME_FEATURES = 256
 _MAXIMAL_PERIOD = 10000.0
+_SOFT_RANK_PERIODS = tuple(2.0**power for power in range(4, -6, -1))
 
 
 def sine_cosine(length: int, d_model: int, like: Tensor) -> Tensor:
@@ -57,6 +58,24 @@ class TimeEmbedder(nn.Module):
         return vector
 
 
+class SoftRankEmbedder(nn.Module):
+    """Soft ranks (B, N), folded or not -> (B, N, D): linear in z itself and in sines and cosines of periods 16 to 1/32.
+
+    Images of the fold, z, -z, 2 - z, ..., get different vectors: waves of period 2 alone would not tell z from 2 + z.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.projection = nn.Linear(1 + 2 * len(_SOFT_RANK_PERIODS), d_model)
+
+    def forward(self, z_t: Tensor) -> Tensor:
+        weight = self.projection.weight
+        z = z_t.to(weight.dtype)[..., None]  # (B, N, 1)
+        angle = z * (2 * torch.pi / torch.tensor(_SOFT_RANK_PERIODS, dtype=weight.dtype, device=weight.device))
+        vectors: Tensor = self.projection(torch.cat((z, angle.sin(), angle.cos()), 2))
+        return vectors
+
+
 def _waves(index: Tensor) -> Tensor:
     """128 cosines, then 128 sines of step indices (B,): (B, 256)."""
     angle = index[:, None] * _cached(_frequencies)(_TIME_FEATURES // 2, index.dtype, index.device)  # (B, 128)
@@ -66,7 +85,7 @@ def _waves(index: Tensor) -> Tensor:
 @lru_cache(maxsize=256)
 def _waves_of_number(index: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # what is kept must serve training too
-        return _waves(torch.tensor([index], dtype=dtype, device=device))
+        return _waves(torch.full((1,), index, dtype=dtype, device=device))
 
 
 def _attend(

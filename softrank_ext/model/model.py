@@ -24,9 +24,11 @@ from softrank_ext.model.config import DECODER_HEADS, SoftRankConfig
 from softrank_ext.model.distribution import ModelDistribution
 from softrank_ext.model.embedders import embed_items, embedder_of
 from softrank_ext.model.heads import LinearHead, PointerHead
+from softrank_ext.model.initialisation import initialize_quickly
 from softrank_ext.model.layers import (
     DecoderLayer,
     EncoderLayer,
+    SoftRankEmbedder,
     TimeEmbedder,
     attended_slots,
     sine_cosine,
@@ -65,6 +67,9 @@ class SoftRankModel(OrderModel):
         sizes = (D, config.feed_forward, config.heads, config.dropout, config.norm_first)
         self.embedder = embedder_of(config, embedder)
         self.time_embedder = TimeEmbedder(D)
+        if config.partial:
+            self.kept_mark = nn.Parameter(torch.randn(D) * 0.02)
+            self.draft_mark = nn.Parameter(torch.zeros(D))
         self.encoder_layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(config.encoder_layers))
         has_decoder = config.head in DECODER_HEADS
         # Without a decoder, as published for SymmetricDiffusers: the outputs are read by their inner products.
@@ -79,6 +84,10 @@ class SoftRankModel(OrderModel):
             self.head = PointerHead(D)
         elif config.head == "pl":
             self.head = nn.Sequential(nn.Linear(D, config.feed_forward), nn.ReLU(), nn.Linear(config.feed_forward, 1))
+        if config.init == "quick":
+            initialize_quickly(self)
+        if config.reads == "soft-ranks":
+            self.soft_rank_embedder = SoftRankEmbedder(D)
 
     @property
     def process(self) -> Process:
@@ -94,6 +103,22 @@ class SoftRankModel(OrderModel):
     def decodes_by_pick(self) -> bool:
         """Whether a decoder runs pick by pick, so that drafts save time."""
         return self.config.head in DECODER_HEADS
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether the model was trained with a part of an order noised and the rest kept."""
+        return self.config.partial
+
+    def marked(self, embedded: Tensor, kept: Tensor, is_draft: Tensor | None = None) -> Tensor:
+        """Embedded items (B, N, D) with those that are kept, (B, N) bool, marked for the network.
+
+        is_draft: (B,) bool, True where what is kept comes from a draft, False where it is known to be right; None for
+        drafts in all rows.
+        """
+        if not self.config.partial:
+            return super().marked(embedded, kept)
+        drafts = kept if is_draft is None else kept & is_draft[:, None]
+        return embedded + kept[..., None] * self.kept_mark + drafts[..., None] * self.draft_mark
 
     def own_loss(self) -> None:
         """None: the model is trained by `training.objectives`."""
@@ -115,6 +140,23 @@ class SoftRankModel(OrderModel):
         """
         self._check_items(items, mask)
         return embed_items(self.embedder, items, mask, self.config.d_model, self._dtype())
+
+    def at_soft_ranks(self, embedded: Tensor, z_t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Embedded items (B, N, D) with what the model reads of their soft ranks z_t (B, N) added; padding stays as is.
+
+        z_t: as the process carries it, by slot or item as embedded is. A model that reads orders gives embedded back.
+        """
+        if self.config.reads == "order":
+            return embedded
+        return embedded + zero_padding(self.soft_rank_embedder(z_t), mask)
+
+    def check_reads_order(self) -> None:
+        """Raise ValueError if the model reads soft ranks: items alone do not tell what it predicts."""
+        if self.config.reads != "order":
+            raise ValueError(
+                "items must be embedded and given their soft ranks for a model that reads them, "
+                "at_soft_ranks(embed(items), z_t) with is_embedded=True, got items alone"
+            )
 
     def encode(self, embedded: Tensor, t: float | Tensor, mask: Tensor | None = None) -> Tensor:
         """Encoder output `memory` (B, N, D), 0 at padded slots. embedded: (B, N, D), slot by slot."""
@@ -159,19 +201,25 @@ class SoftRankModel(OrderModel):
         mask: Tensor | None = None,
         *,
         constraints: Constraining = None,
+        kept: Tensor | None = None,
         is_embedded: bool = False,
     ) -> LogProb:
         """Log-probability of orders in one teacher-forced pass, differentiable (paper eq. 13 is its negative).
 
         items: (B, N, ...) slot by slot, or what `embed` made of them if is_embedded. order: (B, N) int64 over slots,
         real ones first. constraints: on slots, `Constraints` for all rows or a list of one per row; each place is then
-        renormalised over the slots that they allow, and from the first place that breaks them it is -inf.
+        renormalised over the slots that they allow, and from the first place that breaks them it is -inf. kept: (B, N)
+        bool, slots whose item stays at the place of the slot's number: other places choose among the other slots.
         """
         embedded = self._embedded(items, mask, is_embedded)
         _check_order_shape("order", order, embedded)
         if not torch.compiler.is_compiling():
             check_slots(order, mask)
         scores = self.scores(embedded, t, order, mask)
+        if scores.dtype in (torch.float16, torch.bfloat16):
+            scores = scores.float()  # a softmax over all slots follows
+        if kept is not None:
+            scores = scores.masked_fill(kept[:, None] & ~kept[:, :, None], -torch.inf)
         rules = rules_of(constraints, order.shape[0], order.shape[1], mask, device=order.device)
         if rules is None:
             per_place = stagewise_log_probs(scores, order, mask)
@@ -217,7 +265,9 @@ class SoftRankModel(OrderModel):
             embedded, mask, uniform=uniform, decode=decode, forced_order=forced_order, forced_places=forced_places,
             draft=draft, constraints=constraints,
         )  # fmt: skip
-        return self.decode_embedded(embedded, t, mask, choices, engine=engine, packed_weights=packed_weights)
+        decoded = self.decode_embedded(embedded, t, mask, choices, engine=engine, packed_weights=packed_weights)
+        ops.check_picks(decoded.log_probs)
+        return decoded
 
     def decode_embedded(
         self,
@@ -261,6 +311,7 @@ class SoftRankModel(OrderModel):
         Items are embedded here, once; the rest of the network runs when the law is asked, in the mode that it is in
         then (draws never drop out).
         """
+        self.check_reads_order()
         return ModelDistribution(self, self.embed(items, mask), t, mask)
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -307,6 +358,7 @@ class SoftRankModel(OrderModel):
 
     def _embedded(self, items: Tensor, mask: Tensor | None, is_embedded: bool) -> Tensor:
         if not is_embedded:
+            self.check_reads_order()
             return self.embed(items, mask)
         self._check_items(items, mask, is_embedded=True)
         return zero_padding(items, mask)
@@ -339,16 +391,18 @@ class SoftRankModel(OrderModel):
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)
 
-    def _time(self, t: float | Tensor, like: Tensor, kept: dict[float, Tensor] | None = None) -> Tensor:
-        """Time vector (B or 1, 1, D); those of numbers are taken from `kept` and put there."""
+    def _time(self, t: float | Tensor, like: Tensor, packed: PackedWeights | None = None) -> Tensor:
+        """Time vector (B or 1, 1, D), of packed weights if there are any, which keep those of numbers."""
         scale = self.config.time_scale
+        embedder = self.time_embedder if packed is None else packed.time_embedder
+        kept = None if packed is None else packed.time_vectors
         if isinstance(t, (int, float)):
             if not 0 <= t <= 1:
                 raise ValueError(f"t must be in [0, 1], got {t}")
             index = t * scale
             vector = kept.get(index) if kept is not None else None
             if vector is None:
-                vector = self.time_embedder(index)[:, None]
+                vector = embedder(index)[:, None]
                 if kept is not None and not vector.is_inference() and len(kept) < _MOST_TIME_VECTORS:
                     kept[index] = vector
             return vector
@@ -357,7 +411,7 @@ class SoftRankModel(OrderModel):
             raise ValueError(f"t must be a number or ({like.shape[0]},), got {time.shape[0]} numbers")
         if not torch.compiler.is_compiling() and not bool(((time >= 0) & (time <= 1)).all()):
             raise ValueError(f"t must be in [0, 1], got {t}")
-        vectors: Tensor = self.time_embedder(time * scale)[:, None]
+        vectors: Tensor = embedder(time * scale)[:, None]
         return vectors
 
     def _positions(self, embedded: Tensor, mask: Tensor | None) -> Tensor:

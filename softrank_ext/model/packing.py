@@ -1,5 +1,6 @@
 """A model's weights as the kernels take them: lists in the order of `ops.LAYER_PARTS`, and their packing."""
 
+import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -18,14 +19,16 @@ if TYPE_CHECKING:
 class PackedWeights(NamedTuple):
     """What `ops.predict_order` wants of a model's weights.
 
-    head, packed_head: of a pointer head, for `ops.project`. time_vectors: those (1, 1, D) of the step indices met so
-    far.
+    head, packed_head: of a pointer head, for `ops.project`. time_embedder: a copy of the model's as it was when the
+    weights were packed, so that vectors made later belong to them. time_vectors: its (1, 1, D) of the step indices met
+    so far.
     """
 
     encoder: ops.Transformer
     decoder: ops.Transformer
     head: Tensor | None
     packed_head: Tensor | None
+    time_embedder: nn.Module
     time_vectors: dict[float, Tensor]
 
 
@@ -44,14 +47,15 @@ def packed_weights(model: "SoftRankModel") -> PackedWeights:
     heads, norm_first = model.config.heads, model.config.norm_first
     if model.config.head not in DECODER_HEADS:
         nothing = ops.Transformer([], torch.empty(0), heads, norm_first)
-        return PackedWeights(nothing, nothing, None, None, {})
+        return PackedWeights(nothing, nothing, None, None, model.time_embedder, {})
     encoder = _listed("encoder", model.encoder_layers, model.encoder_norm)
     decoder = _listed("decoder", model.decoder_layers, model.decoder_norm)
     every = [*encoder, *decoder, *_parameters_of(model.time_embedder), *_parameters_of(model.head)]
     is_kept = encoder[0].is_cpu and not torch.compiler.is_compiling()
     checksum = ops.checksum(every) if is_kept and model in _PACKINGS else None
-    if checksum is not None and checksum == _PACKINGS[model][0]:
-        return _with_lists(_PACKINGS[model][1], encoder, decoder)
+    kept = _PACKINGS.get(model)
+    if checksum is not None and kept is not None and checksum == kept[0]:
+        return _with_lists(kept[1], encoder, decoder)
     with torch.inference_mode(False):  # what is kept must serve in any mode
         head = model.head.projection() if isinstance(model.head, PointerHead) else None
         packed = PackedWeights(
@@ -59,6 +63,7 @@ def packed_weights(model: "SoftRankModel") -> PackedWeights:
             ops.Transformer([], ops.pack_decoder(decoder), heads, norm_first),
             head,
             None if head is None else ops.pack_projection(head),
+            copy.deepcopy(model.time_embedder) if is_kept else model.time_embedder,
             {},
         )
     if is_kept and packed.decoder.packed is not None and packed.decoder.packed.numel() > 0:

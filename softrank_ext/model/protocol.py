@@ -39,9 +39,22 @@ class OrderModel(nn.Module, ABC):
     def decodes_by_pick(self) -> bool:
         """Whether a decoder runs pick by pick, so that drafts save time."""
 
+    @property
+    def takes_parts(self) -> bool:
+        """Whether the model was trained with a part of an order noised and the rest kept; then `marked` marks it."""
+        return False
+
+    def marked(self, embedded: Tensor, kept: Tensor) -> Tensor:
+        """Embedded items (B, N, ...) with those that are kept, (B, N) bool, marked for the network."""
+        raise ValueError(f"a {self.model_type} model was not trained with a part of an order noised")
+
     @abstractmethod
     def embed(self, items: Tensor, mask: Tensor | None = None) -> Tensor:
         """What is computed once for all samples of an instance: (B, N, ...) from items (B, N, ...)."""
+
+    def at_soft_ranks(self, embedded: Tensor, z_t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """What `decode_embedded` takes at soft ranks z_t (B, N) by item: embedded as it is, unless they are read."""
+        return embedded
 
     @abstractmethod
     def packed_weights(self) -> Any:

@@ -149,12 +149,81 @@ class PointEmbedder(nn.Module):
         return waves if self.projection is None else self.projection(torch.cat((waves, items), 2))
 
 
+class TimesEmbedder(nn.Module):
+    """Jobs of a flow shop (B, N, machines) float: their times, zero on machines that the shop does not have.
+
+    Read relative to the longest time of the instance, so that the unit does not matter, beside which machines the shop
+    has: a linear layer, plus two layers with `hidden` channels between them, then a layer norm.
+    """
+
+    item_ndim = 1
+
+    def __init__(self, d_model: int, machines: int, hidden: int = 128) -> None:
+        super().__init__()
+        self.machines = machines
+        self.layers = _VectorLayers(2 * machines, hidden, d_model)
+
+    def forward(self, items: Tensor) -> Tensor:
+        if not items.is_floating_point() or items.ndim != 3 or items.shape[2] != self.machines:
+            raise ValueError(f"items must be (B, N, {self.machines}) float, got {tuple(items.shape)} {items.dtype}")
+        relative = items / _largest(items)
+        has_machine = (items > 0).any(1, keepdim=True).to(items.dtype).expand_as(items)
+        vectors: Tensor = self.layers(torch.cat((relative, has_machine), 2))
+        return vectors
+
+
+class DueJobsEmbedder(nn.Module):
+    """Jobs of one machine (B, N, 3) float: time, weight, due date.
+
+    Read relative to the instance, so that units do not matter: time and weight by the largest, their ratio, and time,
+    due date and latest start by the total time; then layers as those of `TimesEmbedder`.
+    """
+
+    item_ndim = 1
+
+    def __init__(self, d_model: int, hidden: int = 128) -> None:
+        super().__init__()
+        self.layers = _VectorLayers(6, hidden, d_model)
+
+    def forward(self, items: Tensor) -> Tensor:
+        if not items.is_floating_point() or items.ndim != 3 or items.shape[2] != 3:
+            raise ValueError(f"items must be (B, N, 3) float, got {tuple(items.shape)} {items.dtype}")
+        time, weight, due = items.split(1, 2)  # (B, N, 1) each
+        total = time.sum(1, keepdim=True).clamp(min=torch.finfo(items.dtype).tiny)
+        short, heavy = time / _largest(time), weight / _largest(weight)
+        ratio = (heavy + 0.01).log() - (short + 0.01).log()
+        features = (short, heavy, ratio, time / total, due / total, (due - time) / total)
+        vectors: Tensor = self.layers(torch.cat(features, 2))
+        return vectors
+
+
+class _VectorLayers(nn.Module):
+    """A linear layer plus two with `hidden` channels between them, and a layer norm: (..., features) -> (..., D)."""
+
+    def __init__(self, features: int, hidden: int, d_model: int) -> None:
+        super().__init__()
+        self.direct = nn.Linear(features, d_model)
+        self.layers = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, d_model))
+        self.norm = nn.LayerNorm(d_model)
+
+    def forward(self, values: Tensor) -> Tensor:
+        vectors: Tensor = self.norm(self.direct(values) + self.layers(values))
+        return vectors
+
+
+def _largest(values: Tensor) -> Tensor:
+    """The largest number of each instance (B, 1, 1), at least a tiny one; values (B, N, F)."""
+    return values.flatten(1).amax(1).clamp(min=torch.finfo(values.dtype).tiny)[:, None, None]
+
+
 TASK_EMBEDDERS: dict[str, Callable[..., nn.Module]] = {
     "number-cnn": NumberCNN,
     "light-number-cnn": LightNumberCNN,
     "patch-cnn": PatchCNN,
     "patch-mlp": PatchMLP,
     "points": PointEmbedder,
+    "times": TimesEmbedder,
+    "due-jobs": DueJobsEmbedder,
 }
 
 

@@ -13,7 +13,8 @@ from softrank_ext.ops.decoder import (
     open_decoder_reference,
 )
 from softrank_ext.ops.layers import LAYER_PARTS, layer_weight_names
-from softrank_ext.ops.picks import Choices, check_choices, decode_scores, decode_scores_reference
+from softrank_ext.ops.library import OpError
+from softrank_ext.ops.picks import Choices, check_choices, check_picks, decode_scores, decode_scores_reference
 from softrank_ext.ops.prediction import (
     PredictionInputs,
     decoder_inputs_of,
@@ -54,6 +55,7 @@ __all__ = [
     "Choices",
     "DecodedOrder",
     "DecoderInputs",
+    "OpError",
     "PredictionInputs",
     "Transformer",
     "advance_decoder",
@@ -61,6 +63,7 @@ __all__ = [
     "allowed_picks",
     "allowed_picks_reference",
     "check_choices",
+    "check_picks",
     "checksum",
     "checksum_reference",
     "decode_chamber",

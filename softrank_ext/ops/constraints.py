@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import check_mask, check_tensor, described
-from softrank_ext.ops.library import define
+from softrank_ext.checks import check_instance, check_mask, check_tensor, described
+from softrank_ext.ops.library import call_op, define
 
 # Sets of placed items that a search for a completion may visit in one row before it gives up with an error.
 MOST_STATES = 200_000
@@ -132,13 +132,15 @@ def allowed_picks(
     some order keeps them. After a pick that is not allowed nothing is. Raises RuntimeError if the search for a
     completion, needed where kinds of rules meet, visits more than `MOST_STATES` states in a row.
     """
+    check_instance("prefix", prefix, Tensor)
+    check_tensor("mask", mask, ("B", "N"), torch.bool)
     if prefix.ndim != 2 or prefix.dtype != torch.int64 or prefix.shape[1] > mask.shape[1]:
         raise ValueError(f"prefix must be (B, up to {mask.shape[1]}) int64, got {described(prefix)}")
     check_mask("mask", mask, "prefix's rows", prefix.new_empty(len(prefix), mask.shape[-1]))
     if prefix.numel() > 0 and not bool(((prefix >= 0) & (prefix < mask.shape[1])).all()):
         raise ValueError(f"prefix must hold slots from 0 to {mask.shape[1] - 1}")
     check_rules(mask, before, allowed, group)
-    picks: Tensor = torch.ops.softrank_ext.allowed_picks(prefix, mask, before, allowed, group)
+    picks: Tensor = call_op(torch.ops.softrank_ext.allowed_picks, prefix, mask, before, allowed, group)
     return picks
 
 
@@ -157,6 +159,8 @@ def check_rules(mask: Tensor, before: Tensor | None, allowed: Tensor | None, gro
 def _fake_allowed_picks(
     prefix: Tensor, mask: Tensor, before: Tensor | None, allowed: Tensor | None, group: Tensor | None
 ) -> Tensor:
+    torch._check(mask.ndim == 2, lambda: f"mask must be (B, N), got {tuple(mask.shape)}")
+    torch._check(prefix.ndim == 2, lambda: f"prefix must be (B, P), got {tuple(prefix.shape)}")
     return mask.new_empty((mask.shape[0], prefix.shape[1] + 1, mask.shape[1]))
 
 

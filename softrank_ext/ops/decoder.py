@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from softrank_ext.checks import FLOAT_DTYPES, check_mask, check_tensor, described
+from softrank_ext.checks import FLOAT_DTYPES, check_instance, check_mask, check_tensor, described
 from softrank_ext.ops.layers import (
     LayerWeights,
     decoder_layer,
@@ -21,8 +21,8 @@ from softrank_ext.ops.layers import (
     memory_keys_values,
     without_padding,
 )
-from softrank_ext.ops.library import define
-from softrank_ext.ops.picks import Choices, check_choices, pick_each_place
+from softrank_ext.ops.library import call_op, define
+from softrank_ext.ops.picks import Choices, check_choices, check_picks, pick_each_place
 from softrank_ext.ops.transformer import Transformer, check_transformer
 
 
@@ -58,6 +58,11 @@ class DecodedOrder(NamedTuple):
 
 def decode_order(decoder: Transformer, inputs: DecoderInputs, choices: Choices = Choices()) -> DecodedOrder:
     """Run a cached transformer decoder place by place: score the slots, pick one of those left (paper Algorithm 2)."""
+    check_instance("decoder", decoder, Transformer)
+    check_instance("inputs", inputs, DecoderInputs)
+    check_instance("choices", choices, Choices)
+    for name, value in zip(inputs._fields, inputs, strict=True):
+        check_instance(name, value, Tensor)
     memory, mask = inputs.memory, inputs.mask
     check_tensor("memory", memory, ("B", "N", "D"), FLOAT_DTYPES)
     check_transformer("decoder", decoder, "memory", memory)
@@ -79,7 +84,9 @@ def decode_order(decoder: Transformer, inputs: DecoderInputs, choices: Choices =
         raise ValueError(f"head_keys and head_bias must have as many rows, got {got}")
     check_mask("mask", mask, "memory's slots", memory[..., 0])
     check_choices(choices, mask, memory.dtype)
-    return DecodedOrder(*torch.ops.softrank_ext.decode_order(*decoder, *inputs, *choices))
+    decoded = DecodedOrder(*call_op(torch.ops.softrank_ext.decode_order, *decoder, *inputs, *choices))
+    check_picks(decoded.log_probs)
+    return decoded
 
 
 @torch.no_grad()
@@ -168,10 +175,11 @@ def open_decoder(decoder: Transformer, memory: Tensor, mask: Tensor) -> Tensor:
 
     memory, mask: as in `DecoderInputs`. What the R numbers of a row mean is private to the kernel.
     """
+    check_instance("decoder", decoder, Transformer)
     check_tensor("memory", memory, ("B", "N", "D"), FLOAT_DTYPES)
     check_transformer("decoder", decoder, "memory", memory)
     check_mask("mask", mask, "memory's slots", memory[..., 0])
-    cache: Tensor = torch.ops.softrank_ext.open_decoder(*decoder, memory, mask)
+    cache: Tensor = call_op(torch.ops.softrank_ext.open_decoder, *decoder, memory, mask)
     return cache
 
 
@@ -224,7 +232,7 @@ def advance_decoder(decoder: Transformer, cache: Tensor, inputs: Tensor, lengths
                 f"lengths must leave room for {positions} positions of {mask.shape[1]}, "
                 f"got {int(lengths[row])} in row {row}"
             )
-    states: Tensor = torch.ops.softrank_ext.advance_decoder(*decoder, cache, inputs, lengths, mask)
+    states: Tensor = call_op(torch.ops.softrank_ext.advance_decoder, *decoder, cache, inputs, lengths, mask)
     return states
 
 
@@ -271,6 +279,8 @@ define(
 def cache_numbers(decoder: Transformer, slots: int) -> int:
     """Numbers in a row of the caches of `open_decoder`: lengths are rounded up to 64 bytes, as vector kernels want."""
     weights, heads = decoder.weights, decoder.heads
+    if not weights or heads < 1:
+        raise ValueError(f"decoder must have weights and a head, got {len(weights)} weights and heads = {heads}")
     D, layers = weights[0].shape[0], len(weights) // len(layer_weight_names("decoder"))
     step = 64 // weights[0].element_size()
 

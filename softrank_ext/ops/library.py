@@ -7,6 +7,7 @@ Arguments that belong together are a NamedTuple in Python, a group, whose fields
 call is `torch.ops.softrank_ext.NAME(*group, x, *other_group)`.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, get_type_hints
@@ -15,10 +16,38 @@ import torch
 from torch import Tensor
 
 LIBRARY = torch.library.Library("softrank_ext", "DEF")
+DEFAULT_KERNELS: dict[
+    str, Callable[..., Any]
+] = {}  # by op, as the dispatcher calls them: for devices without their own
 
 Group = type[tuple[Any, ...]]  # a NamedTuple
 # A schema's argument as it is written there ("Tensor x"), or a group, or a group with a prefix for its names.
 Argument = str | Group | tuple[str, Group]
+
+
+class OpError(ValueError, RuntimeError):
+    """What an op says of arguments that do not fit: a ValueError for callers, a RuntimeError as it left the op."""
+
+
+# "NAME must be WANTED": a sentence of ours, not one of torch.
+_OWN_SENTENCE = re.compile(r"\w+ (must|has the wrong dtype)|constraints are too hard")
+
+
+_WHERE = re.compile(r"^\w+, \S+:\d+, ")  # function, file and line of a compiled kernel
+
+
+def call_op(op: Callable[..., Any], *arguments: Any) -> Any:
+    """Call an op of this library; raises OpError with its own sentence, or TypeError, where arguments do not fit."""
+    try:
+        return op(*arguments)
+    except RuntimeError as error:
+        said = _WHERE.sub("", str(error).splitlines()[0] if str(error) else "")
+        if "Expected a value of type" in said:
+            raise TypeError(said) from error
+        if not isinstance(error, NotImplementedError) and _OWN_SENTENCE.search(said):
+            raise OpError(said) from error
+        raise
+
 
 _SCHEMA_TYPES: dict[Any, str] = {
     Tensor: "Tensor",
@@ -60,9 +89,27 @@ def define(
         else:
             written.append(schema_of(argument))
     LIBRARY.define(f"{name}({', '.join(written)}) -> {returns}")
-    LIBRARY.impl(name, _taking_flat(reference, arguments), "CompositeExplicitAutograd")
+    DEFAULT_KERNELS[name] = _taking_tensors(_taking_flat(reference, arguments), written)
+    LIBRARY.impl(name, DEFAULT_KERNELS[name], "CompositeExplicitAutograd")
     if fake is not None:
         torch.library.register_fake(f"softrank_ext::{name}", _taking_flat(fake, arguments), lib=LIBRARY)
+
+
+def _taking_tensors(kernel: Callable[..., Any], written: Sequence[str]) -> Callable[..., Any]:
+    """The kernel, which raises TypeError where the dispatcher lets None pass for a tensor."""
+    names = [argument.split("=")[0].split() for part in written for argument in part.split(", ")]
+    wanted = [(at, words[-1]) for at, words in enumerate(names) if words[0].split("(")[0] == "Tensor"]
+
+    @wraps(kernel)
+    def checked(*values: Any) -> Any:
+        for at, name in wanted:
+            if at < len(values) and not isinstance(values[at], Tensor):
+                raise TypeError(f"{name} must be a tensor, got {type(values[at]).__name__}")
+        return kernel(*values)
+
+    if hasattr(checked, "__wrapped__"):
+        del checked.__wrapped__  # its signature is not that of the op
+    return checked
 
 
 def _taking_flat(kernel: Callable[..., Any], arguments: Sequence[Argument]) -> Callable[..., Any]:

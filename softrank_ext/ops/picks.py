@@ -10,9 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import FLOAT_DTYPES, check_mask, check_tensor, described
+from softrank_ext.checks import (
+    FLOAT_DTYPES,
+    check_instance,
+    check_mask,
+    check_number,
+    check_tensor,
+    described,
+)
 from softrank_ext.ops.constraints import allowed_picks, check_rules, row_constraints
-from softrank_ext.ops.library import define
+from softrank_ext.ops.library import call_op, define
 from softrank_ext.permutations import check_slots
 
 
@@ -43,10 +50,17 @@ class Choices(NamedTuple):
 
 def check_choices(choices: Choices, mask: Tensor, dtype: torch.dtype) -> None:
     """Raise ValueError unless the choices fit mask (B, N) and scores of dtype. Reads the data of orders and rules."""
+    check_instance("choices", choices, Choices)
     uniform, forced_order, forced_places, temperature, draft, before, allowed, group = choices
+    for name in ("uniform", "forced_order", "draft", "before", "allowed", "group"):
+        if getattr(choices, name) is not None:
+            check_instance(name, getattr(choices, name), Tensor)
+    check_number("temperature", temperature, "a number", True)
     if uniform is not None and (uniform.shape != mask.shape or uniform.dtype != dtype):
         raise ValueError(f"uniform must be {tuple(mask.shape)} of {dtype}, got {described(uniform)}")
-    if not 0 < temperature < math.inf:
+    if uniform is not None and not bool(((uniform >= 0) & (uniform <= 1)).all()):
+        raise ValueError("uniform must be from 0 to 1, got a number outside or NaN")
+    if not torch.finfo(dtype).tiny <= temperature < math.inf:
         raise ValueError(
             f"temperature must be positive and finite, got {temperature}; for greedy picks pass no uniform"
         )
@@ -54,7 +68,8 @@ def check_choices(choices: Choices, mask: Tensor, dtype: torch.dtype) -> None:
         check_slots(forced_order, mask, "forced_order")
         if uniform is not None and forced_places is None:
             raise ValueError("uniform and a whole forced_order exclude each other, got both; give forced_places")
-    if forced_places is not None and (forced_order is None or not 0 <= forced_places <= mask.shape[1]):
+    is_number = isinstance(forced_places, int) and 0 <= forced_places <= mask.shape[1]
+    if forced_places is not None and (forced_order is None or not is_number):
         raise ValueError(
             f"forced_places must be from 0 to {mask.shape[1]} and go with a forced_order, got {forced_places}"
         )
@@ -88,8 +103,18 @@ def decode_scores(scores: Tensor, mask: Tensor, choices: Choices = Choices()) ->
         raise ValueError(f"scores must be (B, N, N), place by slot, got {described(scores)}")
     check_mask("mask", mask, "scores' slots", scores[:, 0] if N > 0 else scores[..., 0])
     check_choices(choices, mask, scores.dtype)
-    order, log_probs = torch.ops.softrank_ext.decode_scores(scores, mask, *choices)
+    order, log_probs = call_op(torch.ops.softrank_ext.decode_scores, scores, mask, *choices)
+    check_picks(log_probs)
     return order, log_probs
+
+
+def check_picks(log_probs: Tensor) -> None:
+    """Raise RuntimeError if a pick failed on a GPU, whose kernels mark it by a log-probability of NaN. CPUs raise.
+
+    Makes the host wait for the device, so it is called once, at the end. Nothing is looked at while compiling.
+    """
+    if log_probs.is_cuda and not torch.compiler.is_compiling() and bool(log_probs.isnan().any()):
+        raise RuntimeError("scores must not be NaN for a real slot: memory, tokens or weights hold NaN or infinities")
 
 
 @torch.no_grad()
@@ -130,7 +155,9 @@ def pick_each_place(
     choice = None
     rules = row_constraints(mask, before, allowed, group) if choices.has_rules() else []
     forced = 0 if forced_order is None else N if forced_places is None else forced_places
-    for step in range(int(count.max()) - 1 if B > 0 else 0):
+    # The longest row is asked for on CPUs only: elsewhere the host would have to wait for the device.
+    longest = 0 if B == 0 else int(count.max()) if mask.is_cpu else N
+    for step in range(longest - 1):
         scores = scores_at(step, choice)
         if temperature != 1.0:
             scores = scores / temperature
@@ -141,7 +168,7 @@ def pick_each_place(
                 candidates[row, row_rules.next_items()] = True
         if forced_order is None or step >= forced:
             step_uniform = None if uniform is None else uniform[:, step].contiguous()
-            choice, log_probs[:, step] = torch.ops.softrank_ext.pick(scores, candidates, step_uniform)
+            choice, log_probs[:, step] = call_op(torch.ops.softrank_ext.pick, scores, candidates, step_uniform)
         else:
             # A row that is left alone keeps its slot, whatever the forced order has at this place.
             alone = remaining.to(torch.int8).argmax(1)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import FLOAT_DTYPES, check_mask, check_tensor
+from softrank_ext.checks import FLOAT_DTYPES, check_instance, check_mask, check_tensor
 from softrank_ext.ops.decoder import DecodedOrder, DecoderInputs, decode_order_reference
-from softrank_ext.ops.library import define
-from softrank_ext.ops.picks import Choices, check_choices
+from softrank_ext.ops.library import call_op, define
+from softrank_ext.ops.picks import Choices, check_choices, check_picks
 from softrank_ext.ops.transformer import Transformer, check_transformer, encode_reference
 
 
@@ -37,6 +37,11 @@ class PredictionInputs(NamedTuple):
 
 
 def _check_inputs(encoder: Transformer, inputs: PredictionInputs) -> None:
+    check_instance("encoder", encoder, Transformer)
+    check_instance("inputs", inputs, PredictionInputs)
+    for name, value in zip(inputs._fields, inputs, strict=True):
+        if value is not None or name in ("embedded", "time", "start", "places", "head", "mask"):
+            check_instance(name, value, Tensor)
     embedded = inputs.embedded
     check_tensor("embedded", embedded, ("B", "N", "D"), FLOAT_DTYPES)
     check_transformer("encoder", encoder, "embedded", embedded)
@@ -61,7 +66,7 @@ def _check_inputs(encoder: Transformer, inputs: PredictionInputs) -> None:
 def prepare_decoder(encoder: Transformer, inputs: PredictionInputs) -> DecoderInputs:
     """Items to slots, through the encoder and the head: what `decode_order` works from. No gradient is recorded."""
     _check_inputs(encoder, inputs)
-    return decoder_inputs_of(inputs, *torch.ops.softrank_ext.prepare_decoder(*encoder, *inputs))
+    return decoder_inputs_of(inputs, *call_op(torch.ops.softrank_ext.prepare_decoder, *encoder, *inputs))
 
 
 def decoder_inputs_of(
@@ -121,7 +126,9 @@ def predict_order(
     _check_inputs(encoder, inputs)
     check_transformer("decoder", decoder, "embedded", inputs.embedded)
     check_choices(choices, inputs.mask, inputs.embedded.dtype)
-    return DecodedOrder(*torch.ops.softrank_ext.predict_order(*encoder, *decoder, *inputs, *choices))
+    decoded = DecodedOrder(*call_op(torch.ops.softrank_ext.predict_order, *encoder, *decoder, *inputs, *choices))
+    check_picks(decoded.log_probs)
+    return decoded
 
 
 @torch.no_grad()
@@ -130,6 +137,15 @@ def predict_order_reference(
 ) -> DecodedOrder:
     """A prediction in plain torch; see `predict_order`."""
     return decode_order_reference(decoder, prepare_decoder_reference(encoder, inputs), choices)
+
+
+def _default_predict_order(
+    encoder: Transformer, decoder: Transformer, inputs: PredictionInputs, choices: Choices
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The encoder in plain torch, then `decode_order` by the kernel of the device."""
+    prepared = prepare_decoder_reference(encoder, inputs)
+    order, log_probs, work = torch.ops.softrank_ext.decode_order(*decoder, *prepared, *choices)
+    return order, log_probs, work
 
 
 def _fake_predict_order(
@@ -146,6 +162,6 @@ define(
     "predict_order",
     (("encoder", Transformer), ("decoder", Transformer), PredictionInputs, Choices),
     "(Tensor order, Tensor log_probs, Tensor work)",
-    lambda *groups: tuple(predict_order_reference(*groups)),
+    _default_predict_order,
     _fake_predict_order,
 )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext.checks import FLOAT_DTYPES, check_mask, check_tensor, described
-from softrank_ext.ops.library import LIBRARY, define
+from softrank_ext.ops.library import LIBRARY, call_op, define
 
 
 def reflect(x: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ def reflect(x: Tensor) -> Tensor:
     if not isinstance(x, Tensor) or x.dtype not in FLOAT_DTYPES:
         wanted = "x must be a float tensor of float32 or float64"
         raise (ValueError if isinstance(x, Tensor) else TypeError)(f"{wanted}, got {described(x)}")
-    folded: Tensor = torch.ops.softrank_ext.reflect(x)
+    folded: Tensor = call_op(torch.ops.softrank_ext.reflect, x)
     return folded
 
 
@@ -79,7 +79,7 @@ def decode_chamber(soft_ranks: Tensor, mask: Tensor | None = None) -> tuple[Tens
         return order[0], ranks[0]
     if not torch.compiler.is_compiling():
         _check_no_nan(soft_ranks, mask)
-    order, ranks = torch.ops.softrank_ext.decode_chamber(soft_ranks, mask)
+    order, ranks = call_op(torch.ops.softrank_ext.decode_chamber, soft_ranks, mask)
     return order, ranks
 
 
@@ -130,7 +130,7 @@ def read_order(z: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, T
     check_tensor("z", z, ("B", "N"), FLOAT_DTYPES)
     if mask is not None:
         check_mask("mask", mask, "z", z)
-    soft_ranks, order, ranks = torch.ops.softrank_ext.read_order(z, mask)
+    soft_ranks, order, ranks = call_op(torch.ops.softrank_ext.read_order, z, mask)
     if not torch.compiler.is_compiling():
         _check_no_nan(soft_ranks, mask)
     return soft_ranks, order, ranks
@@ -172,7 +172,7 @@ def lift_order(
         raise ValueError(f"dtype must be float32 or float64, got {dtype}")
     if mask is not None:
         check_mask("mask", mask, "order", order)
-    order, ranks, soft_ranks = torch.ops.softrank_ext.lift_order(order, slots, mask, dtype)
+    order, ranks, soft_ranks = call_op(torch.ops.softrank_ext.lift_order, order, slots, mask, dtype)
     return order, ranks, soft_ranks
 
 
@@ -182,7 +182,11 @@ def lift_order_reference(
     """Order over items of an order over slots, its ranks, and these on the grid from 0 to 1; all (B, N), padding 0."""
     order = order.gather(1, slots)
     places = torch.arange(order.shape[1], device=order.device).expand_as(order)
-    ranks = torch.empty_like(order).scatter_(1, order, places)
+    ranks = torch.full_like(order, -1).scatter_(1, order, places)
+    if order.device.type == "cpu" and bool((ranks < 0).any()):
+        row = int((ranks < 0).any(1).nonzero()[0])
+        wanted = f"each of 0 to {order.shape[1] - 1} once per row"
+        raise RuntimeError(f"order and slots must hold {wanted}, row {row} holds something else")
     real = torch.ones_like(order, dtype=torch.bool) if mask is None else mask
     steps = real.sum(1, keepdim=True).clamp(min=2) - 1  # (B, 1)
     return order, ranks, (ranks.to(dtype) / steps).masked_fill(~real, 0.0)
@@ -223,8 +227,21 @@ def pick(
         if uniform.shape[0] != scores.shape[0]:
             raise ValueError(f"uniform must be ({scores.shape[0]},), one number per row, got {described(uniform)}")
         uniform = uniform.to(scores.dtype)
-    choice, log_prob = torch.ops.softrank_ext.pick(scores, remaining, uniform)
+    choice, log_prob = call_op(torch.ops.softrank_ext.pick, scores, remaining, uniform)
+    if log_prob.is_cuda and not torch.compiler.is_compiling() and bool(log_prob.isnan().any()):
+        _check_pick(scores, remaining)  # a CUDA kernel cannot raise: it marks a pick that failed by NaN
     return choice, log_prob
+
+
+def _check_pick(scores: Tensor, remaining: Tensor) -> None:
+    """Raise RuntimeError for a row with nothing remaining, or with a NaN score among what remains."""
+    if not bool(remaining.any(1).all()):
+        row = int((~remaining.any(1)).nonzero()[0])
+        raise RuntimeError(f"remaining must hold at least one item per row, got none in row {row}")
+    is_nan = scores.isnan() & remaining
+    if bool(is_nan.any()):
+        row = int(is_nan.any(1).nonzero()[0])
+        raise RuntimeError(f"scores must not be NaN where remaining is True, got NaN in row {row}")
 
 
 def pick_reference(scores: Tensor, remaining: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -235,13 +252,9 @@ def pick_reference(scores: Tensor, remaining: Tensor, uniform: Tensor | None) ->
     """
     if scores.shape[0] == 0:
         return scores.new_empty(0, dtype=torch.int64), scores.new_empty(0)
-    if not bool(remaining.any(1).all()):
-        row = int((~remaining.any(1)).nonzero()[0])
-        raise RuntimeError(f"remaining must hold at least one item per row, got none in row {row}")
-    is_nan = scores.isnan() & remaining
-    if bool(is_nan.any()):
-        row = int(is_nan.any(1).nonzero()[0])
-        raise RuntimeError(f"scores must not be NaN where remaining is True, got NaN in row {row}")
+    _check_pick(scores, remaining)
+    if uniform is not None and not bool(((uniform >= 0) & (uniform <= 1)).all()):
+        raise RuntimeError("uniform must be from 0 to 1")
     relative, weight = pick_weights(scores, remaining)
     total = weight.sum(1, keepdim=True)
     if uniform is None:

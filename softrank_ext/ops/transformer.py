@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from softrank_ext.checks import FLOAT_DTYPES, check_mask, check_tensor, described
+from softrank_ext.checks import FLOAT_DTYPES, check_instance, check_mask, check_tensor, described
 from softrank_ext.ops.layers import encoder_layer, layer_weight_names, layers_of, weight_shapes, without_padding
-from softrank_ext.ops.library import define
+from softrank_ext.ops.library import call_op, define
 
 
 class Transformer(NamedTuple):
@@ -36,9 +36,10 @@ def encode(encoder: Transformer, x: Tensor, mask: Tensor) -> Tensor:
     mask (B, N) bool: True = real slot; what padded slots hold has no effect.
     """
     check_tensor("x", x, ("B", "N", "D"), FLOAT_DTYPES)
+    check_instance("encoder", encoder, Transformer)
     check_transformer("encoder", encoder, "x", x)
     check_mask("mask", mask, "x's slots", x[..., 0])
-    memory: Tensor = torch.ops.softrank_ext.encode(*encoder, x, mask)
+    memory: Tensor = call_op(torch.ops.softrank_ext.encode, *encoder, x, mask)
     return memory
 
 
@@ -66,9 +67,13 @@ def check_transformer(kind: str, transformer: Transformer, like_name: str, like:
 
     A list that is left out for a packed tensor is not missed: the kernel checks the header.
     """
-    weights, packed, heads, _ = transformer
+    weights, packed, heads, norm_first = transformer
     D = like.shape[2]
-    if heads < 1 or D % heads != 0:
+    for name, value, wanted in (("weights", weights, list), ("heads", heads, int), ("norm_first", norm_first, bool)):
+        check_instance(f"{name} of {kind}", value, wanted)
+    for tensor in weights if packed is None else [*weights, packed]:
+        check_instance(f"weights and packed of {kind}", tensor, Tensor)
+    if D < 1 or heads < 1 or D % heads != 0:
         raise ValueError(f"heads must divide D = {D}, got {heads}")
     if not weights and packed is not None and packed.numel() > 0:
         return
@@ -92,12 +97,15 @@ def project(x: Tensor, weight: Tensor, *, packed: Tensor | None = None) -> Tenso
     A row has the same bits in any batch. packed: `pack_projection(weight)`, to share the packing between calls.
     """
     check_tensor("x", x, ("B", "N", "D"), FLOAT_DTYPES)
+    check_instance("weight", weight, Tensor)
+    if packed is not None:
+        check_tensor("packed", packed, ("numbers",), x.dtype)
     if weight.ndim != 2 or weight.shape[1] != x.shape[2] or weight.dtype != x.dtype or weight.device != x.device:
         raise ValueError(
             f"weight must be (outputs, {x.shape[2]}) {x.dtype} on {x.device} to fit x, "
             f"got {described(weight)} on {weight.device}"
         )
-    projected: Tensor = torch.ops.softrank_ext.project(x, weight, packed)
+    projected: Tensor = call_op(torch.ops.softrank_ext.project, x, weight, packed)
     return projected
 
 
@@ -116,24 +124,27 @@ define("project", ("Tensor x", "Tensor weight", "Tensor? packed"), "Tensor", pro
 
 def pack_encoder(weights: list[Tensor]) -> Tensor:
     """The weights of `encode` laid out for the kernel of their device; empty where it takes them as they are."""
-    packed: Tensor = torch.ops.softrank_ext.pack_encoder(weights)
+    packed: Tensor = call_op(torch.ops.softrank_ext.pack_encoder, weights)
     return packed
 
 
 def pack_decoder(weights: list[Tensor]) -> Tensor:
     """The weights of `decode_order` laid out for the kernel of their device; empty where it takes them as they are."""
-    packed: Tensor = torch.ops.softrank_ext.pack_decoder(weights)
+    packed: Tensor = call_op(torch.ops.softrank_ext.pack_decoder, weights)
     return packed
 
 
 def pack_projection(weight: Tensor) -> Tensor:
     """The weight of `project` laid out for the kernel of its device; empty where it takes it as it is."""
-    packed: Tensor = torch.ops.softrank_ext.pack_projection(weight)
+    check_tensor("weight", weight, ("outputs", "D"), FLOAT_DTYPES)
+    packed: Tensor = call_op(torch.ops.softrank_ext.pack_projection, weight)
     return packed
 
 
 def pack_reference(weights: list[Tensor]) -> Tensor:
     """Plain torch takes weights as they are: an empty tensor."""
+    if not weights:
+        raise ValueError("weights must hold at least one tensor, got none")
     return weights[0].new_empty(0)
 
 
@@ -157,7 +168,7 @@ def checksum(tensors: list[Tensor]) -> int:
 
     A change in a single 32-bit word always changes a tensor's own checksum. It is no guard against intent.
     """
-    return int(torch.ops.softrank_ext.checksum(tensors))
+    return int(call_op(torch.ops.softrank_ext.checksum, tensors))
 
 
 def checksum_reference(tensors: list[Tensor]) -> int:

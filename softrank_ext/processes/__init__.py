@@ -1,6 +1,7 @@
 """Noise processes, without a network: frozen settings with their times, prior draw, forward draw and step back.
 
 `Bridge` noises soft ranks, `Riffle` shuffles orders, `OnePass` does nothing. A model's process is part of its config.
+`PartialOrder` is an order of which only a part is noised.
 """
 
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from dataclasses import fields, replace
 
 from softrank_ext.processes.bridge import Bridge, NoisyOrder, Prediction
 from softrank_ext.processes.one_pass import OnePass
+from softrank_ext.processes.partial import PartialOrder
 from softrank_ext.processes.riffle import Riffle
 
 Process = Bridge | Riffle
@@ -64,6 +66,7 @@ __all__ = [
     "Bridge",
     "NoisyOrder",
     "OnePass",
+    "PartialOrder",
     "Prediction",
     "Process",
     "Riffle",

@@ -23,10 +23,20 @@ import torch
 from torch import Tensor
 
 from softrank_ext import ops
-from softrank_ext.checks import check_choice, check_integer, check_not_negative, check_tensor
+from softrank_ext.checks import (
+    ANY_FLOAT,
+    check_choice,
+    check_integer,
+    check_limited,
+    check_not_negative,
+    check_number,
+    check_tensor,
+)
 from softrank_ext.noise import BRIDGE_STREAM, PRIOR_STREAM, TRAINING_STREAM, RowNoise
 from softrank_ext.permutations import ranks_of
 
+MOST_STEPS = 10**6
+MOST_NOISE = 1000
 GRIDS = ("paper", "midpoint")
 PRIORS = ("uniform", "gaussian")
 CARRIES = ("exact", "reflected")
@@ -46,10 +56,14 @@ class Prediction(NamedTuple):
 
 
 class NoisyOrder(NamedTuple):
-    """What training sees: the order at time t, and the order to predict from it; both (B, N) over items."""
+    """What training sees: the order at time t, and the order to predict from it; both (B, N) over items.
+
+    z_t: (B, N) by item, the state at time t that the order was read off, as a sample carries it; None for riffles.
+    """
 
     order_t: Tensor
     target: Tensor
+    z_t: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -73,10 +87,12 @@ class Bridge:
 
     def __post_init__(self) -> None:
         check_not_negative("noise_scale", self.noise_scale)
+        # Beyond it float32 has hardly a fraction left to fold.
+        check_number("noise_scale", self.noise_scale, f"at most {MOST_NOISE}", self.noise_scale <= MOST_NOISE)
         check_choice("prior", self.prior, PRIORS)
         check_choice("carry", self.carry, CARRIES)
         check_choice("target", self.target, TARGETS)
-        check_integer("sampling_steps", self.sampling_steps, 1)
+        check_limited("sampling_steps", self.sampling_steps, 1, MOST_STEPS)
 
     def times(self) -> list[float]:
         """Times of the reverse process, from 1 down to 0."""
@@ -98,9 +114,15 @@ class Bridge:
 
         z_clean, z_prior, noise: (B, N), noise standard normal. t: in [0, 1], a number or (B,). Returns (B, N).
         """
+        return ops.reflect(self.noised_unfolded(z_clean, z_prior, t, noise))
+
+    def noised_unfolded(self, z_clean: Tensor, z_prior: Tensor, t: float | Tensor, noise: Tensor) -> Tensor:
+        """The value that `noised` folds, in any real number; arguments as there."""
+        for name, value in (("z_clean", z_clean), ("z_prior", z_prior), ("noise", noise)):
+            check_tensor(name, value, tuple(z_clean.shape) if isinstance(z_clean, Tensor) else (), ANY_FLOAT)
         time = _column(t, z_clean, "t")
         mean = (1 - time) * z_clean + time * z_prior
-        return ops.reflect(mean + self.noise_scale * (time * (1 - time)).sqrt() * noise)
+        return mean + self.noise_scale * (time * (1 - time)).sqrt() * noise
 
     def step_back(self, z_t: Tensor, z_clean: Tensor, t: float | Tensor, s: float | Tensor, noise: Tensor) -> Tensor:
         """Draw z_s given z_t and the (predicted) clean end, 0 <= s < t <= 1: the Gaussian bridge of paper equation 6.
@@ -109,6 +131,8 @@ class Bridge:
         z_clean at s = 0. Folded if carry is "reflected". z_t, z_clean, noise: (B, N), noise standard normal. t, s:
         numbers or (B,). Returns (B, N).
         """
+        for name, value in (("z_t", z_t), ("z_clean", z_clean), ("noise", noise)):
+            check_tensor(name, value, tuple(z_t.shape) if isinstance(z_t, Tensor) else (), ANY_FLOAT)
         later: float | Tensor = t
         earlier: float | Tensor = s
         if isinstance(t, Tensor) or isinstance(s, Tensor):
@@ -138,22 +162,28 @@ class Bridge:
             prediction.z_t, prediction.z_clean, t, s, noise.of_items(noise.normal(step, BRIDGE_STREAM))
         )
 
+    def draw_unfolded(self, z_clean: Tensor, t: Tensor, noise: RowNoise) -> Tensor:
+        """Unfolded states (B, N) at times t (B,) of training, from grid values z_clean (B, N)."""
+        drawn = noise.uniform(1, TRAINING_STREAM) if self.prior == "uniform" else noise.normal(1, TRAINING_STREAM)
+        z_prior = noise.held(self.prior_sample(drawn))
+        return self.noised_unfolded(z_clean, z_prior, t, noise.held(noise.normal(2, TRAINING_STREAM)))
+
     def draw_noisy(self, order: Tensor, t: Tensor, noise: RowNoise, time_steps: int) -> NoisyOrder:
         """Orders at times t (B,) of clean orders (B, N), and what the network is to predict from them.
 
         time_steps: steps of the training grid, one of which lies between t and the target "previous".
         """
         z_clean = lift_to_grid(ranks_of(order), noise.mask)
-        drawn = noise.uniform(1, TRAINING_STREAM) if self.prior == "uniform" else noise.normal(1, TRAINING_STREAM)
-        z_prior = noise.held(self.prior_sample(drawn))
-        z_t = self.noised(z_clean, z_prior, t, noise.held(noise.normal(2, TRAINING_STREAM)))
+        unfolded = self.draw_unfolded(z_clean, t, noise)
+        z_t = ops.reflect(unfolded)
         order_t, _ = ops.decode_chamber(z_t, noise.mask)
+        carried = unfolded if self.carry == "exact" else z_t
         if self.target == "clean":
-            return NoisyOrder(order_t, order)
+            return NoisyOrder(order_t, order, carried)
         s = (t - 1 / time_steps).clamp(min=0)
         s = torch.where(s < 1e-6, 0.0, s)
         z_s = ops.reflect(self.step_back(z_t, z_clean, t, s, noise.held(noise.normal(3, TRAINING_STREAM))))
-        return NoisyOrder(order_t, ops.decode_chamber(z_s, noise.mask)[0])
+        return NoisyOrder(order_t, ops.decode_chamber(z_s, noise.mask)[0], carried)
 
 
 def lift_to_grid(
@@ -189,6 +219,9 @@ def reflect_pairs(soft_ranks: Tensor, before: Tensor) -> Tensor:
     larger number to the item that comes later in any order that keeps the pairs. See the file's head for its law.
     Raises ValueError for NaN and for pairs that form a cycle.
     """
+    check_tensor("soft_ranks", soft_ranks, ("B", "N"), ANY_FLOAT)
+    B, N = soft_ranks.shape
+    check_tensor("before", before, (B, N, N), torch.bool)
     if bool(soft_ranks.isnan().any()):
         raise ValueError("soft_ranks must not hold NaN")
     N = soft_ranks.shape[1]

@@ -114,6 +114,8 @@ def draw_labels(uniform: Tensor, riffles: int, mask: Tensor | None = None, *, is
     """
     check_integer("riffles", riffles, 0, MOST_RIFFLES)
     check_tensor("uniform", uniform, ("B", "N"), torch.float64)
+    if mask is not None:
+        check_tensor("mask", mask, tuple(uniform.shape), torch.bool)
     labels: Tensor = (uniform * 2**riffles).long()
     if mask is not None:
         labels = labels.masked_fill(_is_behind(mask), BEHIND)
@@ -127,8 +129,8 @@ def undo(labels: Tensor, riffles: int | Tensor) -> Tensor:
 
     labels: (B, N) int64, slot by slot. riffles: a number or (B,) int64.
     """
-    riffles = torch.as_tensor(riffles, device=labels.device).reshape(-1, 1)
-    low = labels & ((1 << riffles) - 1)
+    below = (1 << (riffles.reshape(-1, 1) if isinstance(riffles, Tensor) else riffles)) - 1
+    low = labels & below
     return torch.where((labels < 0) | (labels == BEHIND), labels, low).argsort(dim=1, stable=True)
 
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softrank_ext.choices import Engine
+from softrank_ext.checks import check_instance, check_limited
+from softrank_ext.choices import MOST_WIDTH, Engine
 from softrank_ext.model import DECODER_HEADS, PackedWeights, SoftRankModel
 from softrank_ext.sampling.incremental import IncrementalDecoder
 
@@ -43,6 +44,9 @@ def beam_search(
     start_log_probs: (B,) or (B, K), added to the orders' own; -inf for a hypothesis that is not there.
     Raises ValueError for wrong shapes, and where no order is left with a positive probability.
     """
+    for name, value in (("scores", scores), ("mask", mask), ("first", first), ("start_log_probs", start_log_probs)):
+        if value is not None or name == "scores":
+            check_instance(name, value, Tensor)
     if not scores.is_floating_point() or scores.ndim not in (3, 4) or scores.shape[-1] != scores.shape[-2]:
         raise ValueError(f"scores must be (B, N, N) or (B, K, N, N) float, got {tuple(scores.shape)} {scores.dtype}")
     wanted, N = scores.shape[:-2], scores.shape[-1]
@@ -55,6 +59,12 @@ def beam_search(
             raise ValueError(f"{name} must be {tuple(shape)} {kind}, got {tuple(value.shape)} {value.dtype}")
     if bool((scores.isnan() | (scores == torch.inf)).any()):
         raise ValueError("scores must be finite or -inf, got NaN or +inf")
+    if first is not None:
+        is_slot = (first >= 0) & (first < N)
+        if mask is not None and bool(is_slot.all()):
+            is_slot = mask.gather(-1, first[..., None])[..., 0]
+        if not bool(is_slot.all()):
+            raise ValueError(f"first must be real slots from 0 to {N - 1}, got {int(first[~is_slot].flatten()[0])}")
     B, K = (*wanted, 1)[:2]
     tables = scores.reshape(B, K, N, N)
     rows = torch.arange(B, device=scores.device)[:, None]
@@ -92,6 +102,7 @@ def beam_decode(
     hypotheses of one instance and share a beam; they are added to the orders' own, and the result has B / K rows.
     engine: as in `IncrementalDecoder`.
     """
+    model.check_reads_order()
     starts = Starts(first, start_log_probs)
     return beam_decode_embedded(model, model.embed(items, mask), t, width, mask, starts, engine=engine)
 
@@ -162,8 +173,7 @@ def _search(
     there; both None at place 0. mask: (B, K, N). start_log_probs, first: (B, K). It is not called for a place that has
     one candidate at most in every row.
     """
-    if not isinstance(width, int) or width < 1:
-        raise ValueError(f"width must be an integer of at least 1, got {width!r}")
+    check_limited("width", width, 1, MOST_WIDTH)
     B, K, N = mask.shape
     counts = mask.sum(2)  # (B, K)
     if bool((counts != counts[:, :1]).any()):

@@ -33,6 +33,8 @@ class IncrementalDecoder:
         is_embedded: bool = False,
         packed_weights: PackedWeights | None = None,
     ) -> None:
+        if not isinstance(model, SoftRankModel):
+            raise TypeError(f"model must be a SoftRankModel, got {type(model).__name__}")
         weights = model.packed_weights() if packed_weights is None else packed_weights
         self._inputs = model.decoder_inputs(
             items, t, mask, engine=engine, is_embedded=is_embedded, packed_weights=weights

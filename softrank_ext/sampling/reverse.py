@@ -3,7 +3,7 @@
 Orders are over items as given, `order[place] = item`; the network sees slots, `ops.lift_order` goes between.
 Noise is keyed by seed and sample number (`noise`), so a sample does not depend on the batch that it is computed in.
 The compiled encoder, decoder and head give a row the same bits in any batch; torch's own matrix products (the
-embedder's, and all of them with compiled=False, without a decoder or off the CPU) may round by batch size, and then a
+embedders', and all of them with compiled=False, without a decoder or off the CPU) may round by batch size, and then a
 draw changes if its uniform number lies within that rounding (about 1e-6 in float32, 1e-15 in float64) of the boundary
 between two items.
 """
@@ -20,8 +20,8 @@ from softrank_ext import noise, ops
 from softrank_ext.choices import Beam, Decode, Draw, Engine
 from softrank_ext.constraints import ConstraintSettings
 from softrank_ext.model import OrderModel, SoftRankModel
-from softrank_ext.permutations import arrange, chamber_margin
-from softrank_ext.processes import Bridge, OnePass, Prediction, Process
+from softrank_ext.permutations import arrange, chamber_margin, ranks_of
+from softrank_ext.processes import Bridge, OnePass, PartialOrder, Prediction, Process
 from softrank_ext.processes.bridge import reflect_pairs
 from softrank_ext.sampling.beam import Hypotheses, Starts, beam_decode_embedded
 from softrank_ext.sampling.conditioning import Conditions
@@ -82,45 +82,62 @@ def reverse(call: Call, rows: Rows) -> Samples:
     With law "conditioned" log_prob_allowed of the samples is the log of their weights. With a beam the first `returned`
     of every `kept` rows are returned.
     """
-    embedded, mask, (first, rules), _ = rows
+    embedded, mask, (first, rules, kept), _ = rows
     B, N = embedded.shape[:2]
     process, dtype = call.process, embedded.dtype
-    draws = noise.RowNoise(call.seed, rows.numbers, N, dtype, mask, first)
-    kept = call.decode.kept if isinstance(call.decode, Beam) else 1
-    paths = torch.zeros(B // kept, kept, dtype=dtype, device=embedded.device)
+    part = PartialOrder(kept.order, kept.noised) if kept is not None and kept.is_partial else None
+    if part is not None:
+        is_kept = ~part.noised if mask is None else ~part.noised & mask
+        rows = rows._replace(embedded=call.model.marked(embedded, is_kept))
+    draws = noise.RowNoise(call.seed, rows.numbers, N, dtype, mask if part is None else part.noised, first)
+    hypotheses = call.decode.kept if isinstance(call.decode, Beam) else 1
+    paths = torch.zeros(B // hypotheses, hypotheses, dtype=dtype, device=embedded.device)
     paths[:, 1:] = -torch.inf  # one hypothesis to begin with
     choices = torch.full((B,), N - 1, device=embedded.device) if mask is None else mask.sum(1) - 1
     work = torch.zeros(B, 2, dtype=torch.int64, device=embedded.device)
+    failed = torch.zeros(B, dtype=torch.bool, device=embedded.device)
     trajectory: list[TrajectoryPoint] = []
-    order: Tensor | None = None
+    order: Tensor | None = None if kept is None else kept.order
 
-    # 1. Start from the prior.
-    z_t = process.draw_prior(draws)
+    # 1. Start from the prior, or from what is kept of it at time t.
     times = process.times()
+    z_t = process.draw_prior(draws)
+    if part is not None and kept is not None and isinstance(process, Bridge):
+        times = [kept.t * time for time in times]
+        z_t = part.noised_to(kept.t, z_t, process, draws, len(times))
     for number, (t, s) in enumerate(pairwise(times)):
         # 2. Read the order off the soft ranks.
-        soft_ranks, order_t, ranks_t = torch.ops.softrank_ext.read_order(z_t, mask)  # never NaN: no check
+        soft_ranks, order_t, ranks_t = torch.ops.softrank_ext.read_order(z_t, draws.mask)  # never NaN: no check
+        read = z_t
+        if part is not None:
+            read = z_t.masked_fill(~part.noised, 0.0)
+            order_t = part.filled(order_t)
+            ranks_t = ranks_of(order_t)
         if call.settings.reflect_noise and rules is not None and rules.before is not None:
             soft_ranks = reflect_pairs(soft_ranks, rules.before)
             z_t = soft_ranks if isinstance(process, Bridge) and process.carry == "reflected" else z_t
             order_t, ranks_t = ops.decode_chamber(soft_ranks, mask)
+            read = soft_ranks  # those whose order the network sees
         # 3. In this order the network sees the items: its slots.
+        seen = rows._replace(embedded=call.model.at_soft_ranks(rows.embedded, read, mask))
         step = _Step(number, t, s, order_t, ranks_t, None if mask is None else arrange(mask, order_t))
         # 4., 5. Encode, and pick slot after slot; the last prediction is the draft.
         if isinstance(call.decode, Beam):
-            predicted, paths, parents = _beam_prediction(call, rows, step, paths)
+            predicted, paths, parents = _beam_prediction(call, seen, step, paths)
             z_t, soft_ranks, order_t = z_t[parents], soft_ranks[parents], order_t[parents]
             trajectory = [_rows_of_point(point, parents) for point in trajectory]
         else:
-            predicted = _prediction(call, rows, step, draws, order)
+            predicted = _prediction(call, seen, step, draws, order)
         work += predicted.work
+        failed = failed | predicted.log_prob.isnan()
         # 6. Turn slots into items and lift the predicted order to the grid.
-        order, ranks, z_clean = torch.ops.softrank_ext.lift_order(order_t, predicted.slots, mask, dtype)
+        order, ranks, soft_ranks_of_order = torch.ops.softrank_ext.lift_order(order_t, predicted.slots, mask, dtype)
+        z_clean = soft_ranks_of_order if part is None else part.lift(order, dtype)
         if call.record:
             trajectory.append(TrajectoryPoint(t, soft_ranks, order_t, order))
         # 7., 8. Step back to s.
         z_t = process.draw_back(Prediction(z_t, order_t, order, z_clean), t, s, draws, number)
-        call.bar.update(B // kept)
+        call.bar.update(B // hypotheses)
     assert order is not None  # there is at least one step
     accepted = torch.ones(B, dtype=torch.float32, device=embedded.device)
     if call.model.decodes_by_pick:
@@ -128,9 +145,9 @@ def reverse(call: Call, rows: Rows) -> Samples:
     samples = Samples(
         order,
         ranks,
-        z_clean,
-        predicted.log_prob,
-        chamber_margin(z_clean, mask),
+        soft_ranks_of_order,
+        predicted.log_prob.masked_fill(failed, torch.nan),  # where a GPU's kernel could not raise
+        chamber_margin(soft_ranks_of_order, mask),
         work[:, 0],
         accepted,
         mask,
@@ -140,12 +157,12 @@ def reverse(call: Call, rows: Rows) -> Samples:
     )
     if not isinstance(call.decode, Beam):
         return samples
-    return samples[torch.arange(B, device=embedded.device) % kept < call.decode.returned]
+    return samples[torch.arange(B, device=embedded.device) % hypotheses < call.decode.returned]
 
 
 def _prediction(call: Call, rows: Rows, step: _Step, draws: noise.RowNoise, last_order: Tensor | None) -> _Predicted:
     """Pick slot after slot, drawn or greedily; last_order: (B, N) over items, predicted at the step before."""
-    model, (first, rules) = call.model, rows.conditions
+    model, (first, rules, kept) = call.model, rows.conditions
     drawn = isinstance(call.decode, Draw)
     # Rules are for clean orders; those of the time before may break them.
     is_early = call.settings.law == "prefix" and call.process.target == "clean"
@@ -154,7 +171,9 @@ def _prediction(call: Call, rows: Rows, step: _Step, draws: noise.RowNoise, last
         uniform=draws.uniform(step.number, noise.PICK_STREAM) if drawn else None,
         temperature=call.decode.temperature if isinstance(call.decode, Draw) else 1.0,
     )
-    if first is not None:
+    if kept is not None:
+        choices = choices._replace(forced_order=step.ranks_t.gather(1, kept.order), forced_places=kept.places)
+    elif first is not None:
         first_slot = step.ranks_t.gather(1, first[:, None])  # (B, 1)
         choices = choices._replace(
             forced_order=_order_from(first_slot, step.mask_t, step.order_t.shape[1]), forced_places=1
@@ -164,6 +183,8 @@ def _prediction(call: Call, rows: Rows, step: _Step, draws: noise.RowNoise, last
     if rules is not None and is_ruled:
         before, allowed, group = rules.in_slots(step.order_t)
         choices = choices._replace(before=before, allowed=allowed, group=group)
+
+    fixed_places = choices.forced_places or 0
 
     def decoded(choices: ops.Choices) -> ops.DecodedOrder:
         result = model.decode_embedded(
@@ -175,8 +196,8 @@ def _prediction(call: Call, rows: Rows, step: _Step, draws: noise.RowNoise, last
             engine=call.engine,
             packed_weights=call.packed_weights,
         )
-        if first is not None:
-            result.log_probs[:, 0] = 0.0  # fixed, not drawn
+        if fixed_places > 0:
+            result.log_probs[:, :fixed_places] = 0.0  # not drawn
         return result
 
     slots, log_probs, work = decoded(choices)

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
+from threading import Lock
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -11,14 +14,25 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from softrank_ext.checks import check_integer, check_seed, check_tensor, described, dtype_name
-from softrank_ext.choices import Beam, Decode, Draw, Engine, decode_of
-from softrank_ext.constraints import Constraining, settings_of
+from softrank_ext import ops
+from softrank_ext.checks import (
+    check_instance,
+    check_integer,
+    check_limited,
+    check_seed,
+    check_tensor,
+    described,
+    dtype_name,
+)
+from softrank_ext.choices import Beam, Decode, Draw, Engine, Rebuild, decode_of
+from softrank_ext.constraints import Constraining, Constraints, ConstraintSettings, Rules, settings_of
 from softrank_ext.model import OrderModel
 from softrank_ext.processes import OnePass, Process, process_of_call
-from softrank_ext.sampling.conditioning import conditions_of, resampled
+from softrank_ext.sampling.conditioning import Conditions, conditions_from, conditions_of, resampled
 from softrank_ext.sampling.reverse import Call, Rows, reverse
 from softrank_ext.sampling.samples import Samples, map_fields
+
+MOST_NUMBERS = 2**33  # of the orders that one call may return
 
 
 @torch.no_grad()
@@ -26,6 +40,7 @@ def sample(
     model: OrderModel,
     items: Tensor | np.ndarray,
     *,
+    start: Rebuild | None = None,
     mask: Tensor | np.ndarray | None = None,
     constraints: Constraining = None,
     num_samples: int = 1,
@@ -41,7 +56,8 @@ def sample(
     """Draw orders of the items from the model by reverse diffusion.
 
     items: (B, N, ...) as the model's embedder takes them, tensor or numpy; or one instance (N, ...) if the embedder
-    says its item_ndim. mask: (B, N) or (N,) bool, True = real item, in any pattern; padding's content has no effect.
+    says its item_ndim. start: orders to begin with, a part of which is drawn again, see `Rebuild`; None = from noise.
+    mask: (B, N) or (N,) bool, True = real item, in any pattern; padding's content has no effect.
     constraints: rules that every order keeps, `Constraints` for all instances or a list of one per instance. For a
     model trained with a fixed start (tours), a pin at place 0 is that start.
     num_samples: draws per instance. steps: diffusion steps, short for `process.sampling_steps`. process: another noise
@@ -53,15 +69,18 @@ def sample(
     progress: show a bar. engine: how predictions are computed, see `Engine`.
 
     Returns `Samples` with leading dimensions (B, num_samples), or (num_samples,) for one instance; numpy if items are.
-    The model runs in eval mode and is left in the mode it was in. Raises ValueError or TypeError, saying what it wants.
+    The model runs in eval mode and is left in the mode it was in. Half-precision models, and those under autocast, run
+    in float32: soft ranks of fewer digits would tie. Raises ValueError or TypeError, saying what it wants.
 
     >>> samples = sample(model, items, num_samples=16, seed=0)
     >>> samples.order.shape  # (B, 16, N)
     """
+    check_instance("model", model, OrderModel)
     choice, settings = decode_of(decode), settings_of(constraints)
     check_integer("num_samples", num_samples, 1)
     check_integer("first_sample", first_sample, 0)
     seed = fresh_seed() if seed is None else check_seed(seed)
+    model = _in_full_precision(model)
     chosen = process_of_call(model.process, process, steps)
     if settings.law == "conditioned" and (not isinstance(choice, Draw) or settings.reflect_noise):
         raise ValueError(
@@ -70,20 +89,26 @@ def sample(
     if isinstance(choice, Beam) and isinstance(chosen, OnePass):
         raise ValueError(f"decode must not be Beam(...) for a {model.model_type} model: it has no stagewise scores")
     is_numpy = isinstance(items, np.ndarray)
-    given = _inputs_of(model, items, mask)
+    given = inputs_of(model, items, mask)
     B, N = given.items.shape[:2]
-    conditions = conditions_of(constraints, model.fixed_start, (B, N), given.mask, given.items.device)
+    check_limited("num_samples", num_samples, 1, MOST_NUMBERS // max(B * N, 1))
+    if start is None:
+        conditions = conditions_of(constraints, model.fixed_start, (B, N), given.mask, given.items.device)
+    else:
+        _check_start(start, model, choice, settings)
+        conditions = _conditions_of_start(start, model, given, num_samples, constraints)
     if isinstance(choice, Beam) and conditions.rules is not None:
         raise ValueError('constraints need decode="sample" or "greedy": a beam keeps none but a fixed start')
     is_resampled = settings.law == "conditioned" and conditions.rules is not None
     draws = num_samples * settings.particles if is_resampled else num_samples
     first_draw = first_sample * settings.particles if is_resampled else first_sample
     kept, returned, width = (choice.kept, choice.returned, 2 * choice.width) if isinstance(choice, Beam) else (1, 1, 1)
-    rows_at_once = max(1, int(engine.max_memory // (model.bytes_per_sample(N) * width)))
+    rows_at_once = max(1, int(engine.memory_on(given.items.device) // (model.bytes_per_sample(N) * width)))
     instances_at_once = max(1, rows_at_once // draws)
     parts = []
     total = B * draws * chosen.sampling_steps
-    with evaluating(model), tqdm(total=total, unit="step", disable=not progress) as bar:
+    without_autocast = torch.autocast(given.items.device.type, enabled=False)
+    with without_autocast, evaluating(model), tqdm(total=total, unit="step", disable=not progress) as bar:
         call = Call(model, chosen, choice, settings, engine, seed, record, model.packed_weights(), bar)
         for begin in range(0, max(B, 1), instances_at_once):
             chunk = slice(begin, begin + instances_at_once)
@@ -96,11 +121,13 @@ def sample(
                 batch = Rows(
                     embedded[instance],
                     None if chunk_mask is None else chunk_mask[instance],
-                    conditions.rows(begin + instance),
+                    conditions.rows(begin + instance if start is None else begin * draws + rows),
                     first_draw + begin * draws + rows,
                 )
                 parts.append(reverse(call, batch))
     samples = parts[0] if len(parts) == 1 else map_fields(lambda *tensors: torch.cat(tensors), *parts)
+    if not isinstance(choice, Beam):
+        ops.check_picks(samples.log_prob)
     samples = map_fields(lambda field: field.unflatten(0, (B, draws * returned)), samples)
     if is_resampled:
         numbers = first_sample + torch.arange(B * num_samples, device=given.items.device).view(B, num_samples)
@@ -114,6 +141,42 @@ def sample(
     return samples.numpy() if is_numpy else samples
 
 
+def _check_start(start: Rebuild, model: OrderModel, choice: Decode, settings: ConstraintSettings) -> None:
+    """Raise ValueError unless draws may begin with orders at all."""
+    if not isinstance(start, Rebuild):
+        raise TypeError(f"start must be Rebuild(...) or None, got {described(start)}")
+    if isinstance(model.process, OnePass) or model.process.target != "clean":
+        raise ValueError(f"start must be None for this {model.model_type} model: it does not predict clean orders")
+    if isinstance(choice, Beam):
+        raise ValueError("start must be None for decode=Beam(...): a beam keeps nothing but a fixed start")
+    if settings.law == "conditioned" or settings.reflect_noise:
+        raise ValueError('start needs constraints with law="prefix" and reflect_noise=False')
+
+
+def _conditions_of_start(
+    start: Rebuild, model: OrderModel, given: "Inputs", num_samples: int, constraints: Constraining
+) -> Conditions:
+    """The conditions of every draw, B * num_samples rows."""
+    B, N = given.items.shape[:2]
+    order, noised = start.order, start.noised
+    if given.is_single:
+        order, noised = order[None], None if noised is None else noised[None]
+    if order.shape not in ((B, N), (B, num_samples, N)):
+        wanted = f"{(B, N)} or {(B, num_samples, N)}"[1 if given.is_single else 0 :]
+        raise ValueError(f"start.order must be {wanted}, one order per instance or per draw, got {tuple(order.shape)}")
+
+    def per_draw(value: Tensor) -> Tensor:
+        return value.flatten(0, 1) if value.ndim == 3 else value.repeat_interleave(num_samples, 0)
+
+    rows = replace(start, order=per_draw(order), noised=None if noised is None else per_draw(noised))
+    if isinstance(constraints, Rules):
+        raise ValueError("constraints of draws with a start must be Constraints, or a list of them")
+    if constraints is not None and not isinstance(constraints, Constraints):
+        constraints = [row for row in constraints for _ in range(num_samples)]
+    mask = None if given.mask is None else per_draw(given.mask)
+    return conditions_from(rows, model, constraints, mask, given.items.device)
+
+
 def fresh_seed() -> int:
     """A seed from torch's generator; under torchrun the first process draws it, and all get it."""
     seed = int(torch.randint(2**63 - 1, ()))
@@ -124,7 +187,14 @@ def fresh_seed() -> int:
     return seed
 
 
-class _Inputs(NamedTuple):
+def _in_full_precision(model: OrderModel) -> OrderModel:
+    """The model, or a float32 copy of one in half precision."""
+    if next(model.parameters()).dtype in (torch.float16, torch.bfloat16):
+        return deepcopy(model).float()
+    return model
+
+
+class Inputs(NamedTuple):
     """Checked items (B, N, ...) and mask (B, N), and whether they came as one instance."""
 
     items: Tensor
@@ -132,22 +202,23 @@ class _Inputs(NamedTuple):
     is_single: bool
 
 
-def _inputs_of(model: OrderModel, items: Tensor | np.ndarray, mask: Tensor | np.ndarray | None) -> _Inputs:
+def inputs_of(model: OrderModel, items: Tensor | np.ndarray, mask: Tensor | np.ndarray | None) -> Inputs:
+    """Checked items and mask of a call, on the model's device; raises ValueError or TypeError."""
     like = next(model.parameters())
     if like.dtype not in (torch.float32, torch.float64):
         raise ValueError(
             f"the model must be float32 or float64, got {dtype_name(like.dtype)}; convert it with model.float()"
         )
-    items = _as_tensor("items", items, like.device)
-    mask = None if mask is None else _as_tensor("mask", mask, like.device)
+    items = _as_tensor("items", items)
+    mask = None if mask is None else _as_tensor("mask", mask).to(items.device)
     is_single = items.ndim == 1 + getattr(model.embedder, "item_ndim", -1)
     if is_single:
         items, mask = items[None], None if mask is None else mask[None]
-    _check_items(items, mask)
-    return _Inputs(items, mask, is_single)
+    _check_items(items, mask)  # where they are: a GPU would have to be waited for
+    return Inputs(items.to(like.device), None if mask is None else mask.to(like.device), is_single)
 
 
-def _as_tensor(name: str, value: Tensor | np.ndarray, device: torch.device) -> Tensor:
+def _as_tensor(name: str, value: Tensor | np.ndarray) -> Tensor:
     if isinstance(value, np.ndarray):
         try:
             value = torch.from_numpy(value)
@@ -155,7 +226,7 @@ def _as_tensor(name: str, value: Tensor | np.ndarray, device: torch.device) -> T
             raise TypeError(f"{name} must hold numbers, got a numpy array of {value.dtype}") from error
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor or a numpy array, got {described(value)}")
-    return value.to(device)
+    return value
 
 
 def _check_items(items: Tensor, mask: Tensor | None) -> None:
@@ -166,12 +237,14 @@ def _check_items(items: Tensor, mask: Tensor | None) -> None:
         raise ValueError(f"items must hold real numbers, got {dtype_name(items.dtype)}")
     if mask is not None:
         check_tensor("mask", mask, items.shape[:2], torch.bool, "; True = real item")
-        if not bool(mask.any(1).all()):
-            row = int((~mask.any(1)).nonzero()[0])
-            raise ValueError(f"mask must leave at least one real item per row, row {row} has none")
+    # One question for both, since a GPU's answer has to be waited for.
     is_finite = items.isfinite()
-    if bool(is_finite.all()):
+    is_right = is_finite.all()
+    if bool(is_right if mask is None else is_right & mask.any(1).all()):
         return
+    if mask is not None and not bool(mask.any(1).all()):
+        row = int((~mask.any(1)).nonzero()[0])
+        raise ValueError(f"mask must leave at least one real item per row, row {row} has none")
     is_wrong = ~is_finite.flatten(2).all(2) if items.ndim > 2 else ~is_finite  # (B, N)
     if mask is not None:
         is_wrong &= mask
@@ -180,17 +253,31 @@ def _check_items(items: Tensor, mask: Tensor | None) -> None:
         raise ValueError(f"items must be finite, got NaN or infinity at row {row}, item {item}")
 
 
+# Models that threads have in eval mode: how many, and the submodules to put back when the last one leaves.
+_EVALUATING: WeakKeyDictionary[nn.Module, tuple[int, list[nn.Module]]] = WeakKeyDictionary()
+_EVALUATING_LOCK = Lock()
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside, every submodule's own mode after."""
-    in_training = [module for module in _modules_of(model) if module.training]
-    if in_training:
-        model.eval()
+    """Eval mode inside, every submodule's own mode after; of several threads, after the last one."""
+    with _EVALUATING_LOCK:
+        inside, in_training = _EVALUATING.get(model, (0, []))
+        if inside == 0:
+            in_training = [module for module in _modules_of(model) if module.training]
+            if in_training:
+                model.eval()
+        _EVALUATING[model] = inside + 1, in_training
     try:
         yield
     finally:
-        for module in in_training:
-            module.training = True
+        with _EVALUATING_LOCK:
+            inside, in_training = _EVALUATING.pop(model)
+            if inside > 1:
+                _EVALUATING[model] = inside - 1, in_training
+            else:
+                for module in in_training:
+                    module.training = True
 
 
 def _modules_of(module: nn.Module) -> Iterator[nn.Module]:

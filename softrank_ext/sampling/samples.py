@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from softrank_ext.costs import Cost, costs_of
 from softrank_ext.sampling.trajectory import Trajectory, TrajectoryPoint
 
 
@@ -54,12 +56,16 @@ class Samples:
         draws = f"{' x '.join(map(str, leading))} orders" if leading else "one order"
         return f"Samples({draws} of {N} items{padded}, best log_prob {best}, seed {self.seed}{recorded})"
 
-    def best(self, cost: Callable[[Tensor], Tensor] | None = None) -> "Samples":
+    def best(
+        self, cost: Cost | Callable[[Tensor], Tensor] | None = None, items: Tensor | np.ndarray | None = None
+    ) -> "Samples":
         """The sample of lowest cost for each instance, or of highest log_prob: fields without their num_samples.
 
-        cost: from orders (..., num_samples, N) to numbers (..., num_samples); None for `-log_prob`.
+        cost: `cost(items, order) -> (rows,)`, see `costs`, with the items (B, N, ...), or (N, ...) of one instance,
+        that the samples were drawn for. Without items it is a function of orders alone, from (..., num_samples, N) to
+        (..., num_samples). None for `-log_prob`.
         """
-        costs = torch.as_tensor(-self.log_prob if cost is None else cost(self.order))
+        costs = torch.as_tensor(-self.log_prob if cost is None else self._costs(cost, items))
         if costs.shape != self.order.shape[:-1]:
             raise ValueError(f"cost must return {tuple(self.order.shape[:-1])} numbers, got {tuple(costs.shape)}")
         if costs.ndim == 1:
@@ -67,6 +73,19 @@ class Samples:
         lowest = costs.argmin(1)
         index = lowest.to(self.order.device) if isinstance(self.order, Tensor) else lowest.numpy()
         return map_fields(lambda field: field[list(range(len(field))), index], self)
+
+    def _costs(self, cost: Callable[..., Tensor], items: Tensor | np.ndarray | None) -> Tensor:
+        """The costs (..., num_samples) of all orders."""
+        if items is None:
+            return cost(self.order)
+        order, items = torch.as_tensor(self.order), torch.as_tensor(items)
+        *leading, draws, N = order.shape
+        if items.shape[: len(leading) + 1] != (*leading, N):
+            raise ValueError(f"items must begin with {(*leading, N)}, as the samples do, got {tuple(items.shape)}")
+        instances = items.reshape(-1, *items.shape[len(leading) :])  # (B, N, ...)
+        rows = instances.repeat_interleave(draws, 0).to(order.device)
+        mask = None if self.mask is None else torch.as_tensor(self.mask).reshape(-1, N)
+        return costs_of(cost, rows, order.reshape(-1, N), mask).view(*leading, draws)
 
     def numpy(self) -> "Samples":
         """The same samples as numpy arrays."""

@@ -4,6 +4,7 @@ A plot function returns a matplotlib figure; `save_figure` writes it to a file.
 """
 
 from softrank_ext.show.answers import plot_calibration, plot_pairwise, plot_rank_interval, plot_top_k
+from softrank_ext.show.improvement import improvement_page
 from softrank_ext.show.instances import plot_jigsaw, plot_sorting, plot_tour
 from softrank_ext.show.page import page_of
 from softrank_ext.show.soft_ranks import plot_soft_ranks, plot_there_and_back
@@ -13,6 +14,7 @@ from softrank_ext.show.walk import Walk, draw_walk, plot_walk, swapped_pairs
 __all__ = [
     "Walk",
     "draw_walk",
+    "improvement_page",
     "page_of",
     "plot_calibration",
     "plot_jigsaw",

@@ -15,7 +15,13 @@ from softrank_ext.batch import Batch
 class Task(Protocol):
     """What training and evaluation ask of a task.
 
-    A task may also have `data_facts()`, the `DataFacts` that a model made for it keeps (`methods`).
+    A task may also have `data_facts()`, the `DataFacts` that a model made for it keeps (`methods`); and a task without
+    right orders has `cost`, a cost of the form of `costs` for the items of its batches, whose orders have no known
+    place (`Batch.without_labels`). Such a task scores "cost", and may have `heuristics(batch)`, the costs (B,) that
+    known methods reach, by name: `evaluate` reports them beside the model's. A task with right orders may have
+    `search_cost`, a cost that `evaluate(improve=...)` minimises. With `training_count`, an integer, the training
+    instances are so many fixed ones, and batches have their numbers in `extras["instance"]`. `constraints`: rules that
+    all orders keep.
     """
 
     name: str

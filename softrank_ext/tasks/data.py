@@ -7,10 +7,12 @@ installed, else this module does, from the same addresses.
 
 import gzip
 import hashlib
+import math
 import os
 import pickle
 import sys
 import tarfile
+import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from http.client import HTTPException
@@ -25,6 +27,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 _VARIABLE = "SOFTRANK_DATA"
+_MOST_IDX_BYTES = 2**30
 
 
 class Source(NamedTuple):
@@ -174,17 +177,19 @@ def _read_idx(root: Path, name: str, ndim: int) -> Tensor:
     """An idx file: two zero bytes, the type (8 = uint8), the number of dimensions, their sizes, the numbers."""
     path = root / "MNIST" / "raw" / name
     packed = path.with_name(f"{name}.gz")
-    if path.exists():
-        content = path.read_bytes()
-    elif packed.exists():
-        content = gzip.decompress(packed.read_bytes())
-    else:
+    if not path.exists() and not packed.exists():
         raise _missing("MNIST", "mnist", root)
-    start = 4 + 4 * ndim
-    shape = np.frombuffer(content[4:start], ">i4").tolist()
-    if content[:4] != bytes((0, 0, 8, ndim)) or len(content) != start + int(np.prod(shape)):
+    try:
+        with path.open("rb") if path.exists() else gzip.open(packed) as file:
+            head = file.read(4 + 4 * ndim)
+            shape = np.frombuffer(head[4:], ">u4").tolist()
+            # No more than the header promises, and no more than any data set of this form has, is unpacked.
+            content = file.read(min(math.prod(shape), _MOST_IDX_BYTES) + 1)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if head[:4] != bytes((0, 0, 8, ndim)) or len(shape) != ndim or len(content) != math.prod(shape):
         raise ValueError(f"{path} is truncated or not an idx file of bytes with {ndim} dimensions")
-    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy())
+    return torch.from_numpy(np.frombuffer(content, np.uint8).reshape(shape).copy())
 
 
 @lru_cache(maxsize=4)
@@ -195,21 +200,83 @@ def _cifar10(train: bool, root: Path) -> Tensor:
     for name in names:
         if not (folder / name).exists():
             raise _missing("CIFAR-10", "cifar10", root)
-        with (folder / name).open("rb") as file:
-            rows.append(_ArrayUnpickler(file, encoding="latin1").load()["data"])
+        rows.append(_read_cifar10_batch(folder / name))
     return torch.from_numpy(np.concatenate(rows).reshape(-1, 3, 32, 32))
 
 
-class _ArrayUnpickler(pickle.Unpickler):
-    """Reads arrays and plain values only: a pickle could otherwise run any code."""
+def _read_cifar10_batch(path: Path) -> np.ndarray:
+    """The images (count, 3072) uint8 of one file; raises ValueError if it is not such a file."""
+    try:
+        with path.open("rb") as file:
+            content = _ByteArrayUnpickler(file, encoding="latin1").load()
+        data = content["data"]
+    except Exception as error:  # a damaged pickle can raise anything
+        raise ValueError(f"{path} must be a CIFAR-10 batch, a dictionary of arrays of bytes, got {error!r}") from error
+    if not isinstance(data, _ByteArray) or len(data.shape) != 2 or data.shape[1] != 3 * 32 * 32 or data.shape[0] == 0:
+        got = getattr(data, "shape", type(data).__name__)
+        raise ValueError(f"{path} must hold data (count, 3072) of bytes, got {got}")
+    return np.frombuffer(data.content, np.uint8).reshape(data.shape)
+
+
+class _ByteArrayUnpickler(pickle.Unpickler):
+    """Reads plain values and arrays of uint8 and nothing else: a pickle could otherwise run any code.
+
+    Nothing of numpy is called: arrays become `_ByteArray`, in the two forms that numpy writes.
+    """
 
     def __init__(self, file: BinaryIO, encoding: str) -> None:
         super().__init__(file, encoding=encoding)
 
     def find_class(self, module: str, name: str) -> object:
-        if module.split(".")[0] == "numpy" and name in ("_reconstruct", "ndarray", "dtype", "_frombuffer"):
-            return super().find_class(module, name)
+        known = {"_reconstruct": _ByteArray.empty, "_frombuffer": _ByteArray.whole, "ndarray": _ByteArray,
+                 "dtype": _ByteType}  # fmt: skip
+        if module.split(".")[0] == "numpy" and name in known:
+            return known[name]
         raise ValueError(f"a CIFAR-10 file must hold arrays only, this one asks for {module}.{name}")
+
+
+class _ByteType:
+    """Stands for numpy's dtype of bytes, the only one that is read."""
+
+    def __init__(self, name: object = None, *_: object) -> None:
+        if name not in ("u1", "|u1", "uint8", "B"):
+            raise ValueError(f"arrays must be of uint8, got dtype {name!r}")
+
+    def __setstate__(self, state: object) -> None:
+        # Version, byte order, and what only types with fields or of Python objects have.
+        if not isinstance(state, tuple) or state[1:5] != ("|", None, None, None):
+            raise ValueError(f"arrays must be of plain uint8, got {state!r}")
+
+
+class _ByteArray:
+    """Stands for an array of bytes: its shape, and its content once both are seen to agree."""
+
+    shape: tuple[int, ...] = (0,)
+    content: bytes = b""
+
+    @classmethod
+    def empty(cls, *_: object) -> "_ByteArray":
+        """What numpy makes before it is given a state."""
+        return cls()
+
+    @classmethod
+    def whole(cls, content: object, dtype: object, shape: object, order: object) -> "_ByteArray":
+        """What numpy writes since protocol 5."""
+        made = cls()
+        made.__setstate__((1, shape, dtype, order != "C", content))
+        return made
+
+    def __setstate__(self, state: object) -> None:
+        if not isinstance(state, tuple) or len(state) != 5:
+            raise ValueError(f"an array must have five parts, got {state!r}")
+        _, shape, dtype, is_fortran, content = state
+        content = content.encode("latin1") if isinstance(content, str) else content
+        is_shape = isinstance(shape, tuple) and all(isinstance(size, int) and size >= 0 for size in shape)
+        if not is_shape or not isinstance(dtype, _ByteType) or is_fortran or not isinstance(content, bytes | bytearray):
+            raise ValueError(f"an array must be rows of uint8, got shape {shape!r} and {type(content).__name__}")
+        if math.prod(shape) != len(content):
+            raise ValueError(f"an array of shape {shape} must have {math.prod(shape)} bytes, got {len(content)}")
+        self.shape, self.content = shape, bytes(content)
 
 
 def _missing(title: str, name: str, root: Path) -> FileNotFoundError:

@@ -25,6 +25,9 @@ from softrank_ext.model import DataFacts
 from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
 
 ENDINGS = (".soc", ".soi", ".csv")
+# What a file may ask for: a number per voter, and one per ballot and item, are kept.
+MOST_VOTERS = 10**8
+MOST_CELLS = 10**8
 
 
 class Ballots(NamedTuple):
@@ -119,6 +122,11 @@ def read_ballots(path: str | Path) -> Ballots:
     names, ballots = _parse_csv(path, text) if path.suffix == ".csv" else _parse_preflib(path, text)
     if not ballots:
         raise ValueError(f"{path} has no ballots")
+    if len(ballots) * len(names) > MOST_CELLS:
+        raise ValueError(f"{path} must have at most {MOST_CELLS} ballots times items, got {len(ballots) * len(names)}")
+    voters = sum(count for count, _ in ballots)
+    if voters > MOST_VOTERS:
+        raise ValueError(f"{path} must have at most {MOST_VOTERS} voters, its counts sum to {voters}")
     order = torch.full((len(ballots), len(names)), -1)
     for row, (_, ballot) in enumerate(ballots):
         if len(set(ballot)) != len(ballot):
@@ -146,6 +154,8 @@ def _parse_preflib(path: Path, text: str) -> tuple[list[str], list[tuple[int, li
             # Older layout: the number of items, `number,name` of each, a line of totals, `count,first,second,...`.
             size = int(lines[0])
             names = [line.split(",", 1)[1].strip() for line in lines[1 : size + 1]]
+            if len(names) != size or len(lines) < size + 2:
+                raise ValueError(f"the first line promises {size} items, the file has {len(lines)} lines")
             rows = [line.split(",", 1) for line in lines[size + 2 :]]
         ballots = [(int(count), [int(word) - 1 for word in ballot.split(",")]) for count, ballot in rows]
     except (ValueError, IndexError) as error:
@@ -154,7 +164,10 @@ def _parse_preflib(path: Path, text: str) -> tuple[list[str], list[tuple[int, li
 
 
 def _parse_csv(path: Path, text: str) -> tuple[list[str], list[tuple[int, list[int]]]]:
-    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
+    except csv.Error as error:
+        raise ValueError(f"{path} is not a CSV file: {error}") from error
     has_counts = bool(rows) and rows[0][:1] == ["count"]
     numbers: dict[str, int] = {}
     ballots = []

@@ -16,6 +16,7 @@ from softrank_ext.metrics import matrix_tour_length
 from softrank_ext.permutations import check_order
 
 EDGE_WEIGHT_TYPES = ("EUC_2D", "ATT", "GEO", "EXPLICIT")
+MOST_NODES = 10_000  # distances are a table
 EDGE_WEIGHT_FORMATS = ("FULL_MATRIX", "UPPER_ROW", "LOWER_ROW", "UPPER_DIAG_ROW", "LOWER_DIAG_ROW")
 
 
@@ -115,14 +116,25 @@ def _parse(path: str | Path) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 def _dimension(path: str | Path, fields: dict[str, str]) -> int:
     value = fields.get("DIMENSION", "")
-    if not value.isdigit() or int(value) < 1:
-        raise ValueError(f"{path}: DIMENSION must be a positive integer, got {value!r}")
+    if not value.isdecimal() or not value.strip("0"):
+        raise ValueError(f"{path}: DIMENSION must be a positive integer, got {value[:40]!r}")
+    if len(value) > 9 or int(value) > MOST_NODES:
+        raise ValueError(f"{path}: DIMENSION must be at most {MOST_NODES}, got {value[:40]}")
     return int(value)
 
 
 def _table(path: str | Path, form: str, words: list[str], N: int) -> np.ndarray:
     if form not in EDGE_WEIGHT_FORMATS:
         raise ValueError(f"{path}: EDGE_WEIGHT_FORMAT must be one of {', '.join(EDGE_WEIGHT_FORMATS)}, got {form!r}")
+    numbers = {
+        "FULL_MATRIX": N * N,
+        "UPPER_ROW": N * (N - 1) // 2,
+        "LOWER_ROW": N * (N - 1) // 2,
+        "UPPER_DIAG_ROW": N * (N + 1) // 2,
+        "LOWER_DIAG_ROW": N * (N + 1) // 2,
+    }[form]
+    if len(words) != numbers:
+        raise ValueError(f"{path}: {form} of {N} nodes must have {numbers} numbers, got {len(words)}")
     rows, columns = {
         "FULL_MATRIX": np.ones((N, N)),
         "UPPER_ROW": np.triu(np.ones((N, N)), 1),
@@ -130,8 +142,6 @@ def _table(path: str | Path, form: str, words: list[str], N: int) -> np.ndarray:
         "UPPER_DIAG_ROW": np.triu(np.ones((N, N))),
         "LOWER_DIAG_ROW": np.tril(np.ones((N, N))),
     }[form].nonzero()  # row by row
-    if len(words) != len(rows):
-        raise ValueError(f"{path}: {form} of {N} nodes must have {len(rows)} numbers, got {len(words)}")
     table = np.zeros((N, N), np.int64)
     table[rows, columns] = [int(word) for word in words]
     if form != "FULL_MATRIX":

@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext._libraries import compiled_module, uses_reference
+from softrank_ext._libraries import uses_reference
 from softrank_ext.checks import ANY_FLOAT, check_integer, check_tensor
+from softrank_ext.costs import TourLength, local_search
+from softrank_ext.costs.tours import check_sizes
 from softrank_ext.permutations import check_order
-
-_MOST_COORDINATE = 1e100  # its square is finite
 
 
 def two_opt(points: Tensor, order: Tensor, neighbours: int = 10) -> Tensor:
@@ -20,16 +20,12 @@ def two_opt(points: Tensor, order: Tensor, neighbours: int = 10) -> Tensor:
     check_order(order)
     check_tensor("points", points, (*order.shape, 2), ANY_FLOAT, "; it must fit order")
     check_integer("neighbours", neighbours, 1)
-    if not bool((points.abs() < _MOST_COORDINATE).all()):  # NaN too
-        raise ValueError(
-            f"points must be finite and below {_MOST_COORDINATE:g} in size: lengths of tours add up squares"
-        )
-    places, tours = points.double().cpu().numpy(), order.cpu().numpy()
-    if uses_reference():
-        shorter = np.stack([plain_two_opt(*pair) for pair in zip(places, tours, strict=True)]) if len(tours) else tours
-    else:
-        shorter = compiled_module().two_opt(places, tours, neighbours)
-    return torch.from_numpy(shorter).to(order.device)
+    check_sizes("points", points)
+    if not uses_reference():
+        return local_search(points, order, TourLength(), ("reverse",), keep_first=True, neighbours=neighbours)
+    pairs = zip(points.double().cpu().numpy(), order.cpu().numpy(), strict=True)
+    shorter = [torch.from_numpy(plain_two_opt(*pair)) for pair in pairs]
+    return torch.stack(shorter).to(order.device) if shorter else order
 
 
 def plain_two_opt(points: np.ndarray, tour: np.ndarray) -> np.ndarray:

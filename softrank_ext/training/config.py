@@ -1,13 +1,16 @@
 """How to train: the options of `train`, checked, and the learning rate that they stand for."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from softrank_ext.checks import check_choice, check_integer, check_not_negative, check_number, check_share
 from softrank_ext.training import objectives
+from softrank_ext.training.cost_objectives import CostObjective, objective_to_json
 
 SCHEDULES = ("cosine", "transformer", "constant")
+OPTIMIZERS = ("muon", "adamw")
 
 
 @dataclass(frozen=True)
@@ -18,14 +21,21 @@ class TrainConfig:
     """Optimizer updates."""
     batch_size: int = 64
     """Instances per update, over all processes."""
-    draws: int = 1
+    noisy_orders: int = 1
     """Noisy orders per instance and update; items are embedded once for all of them."""
     times: Literal["drawn", "all"] = "drawn"
     """Times that a noisy order is seen at: one drawn, or all times of the model's reverse process."""
-    objective: Literal["likelihood", "reinforce"] = "likelihood"
-    """Cross-entropy of the target order, or SymmetricDiffusers' objective for jigsaws."""
+    partial: float = 0.0
+    """Share of noisy orders of which only a part is noised and the rest kept; the model needs partial=True."""
+    objective: Literal["likelihood", "lookalike"] | CostObjective = "likelihood"
+    """Cross-entropy of the right order, SymmetricDiffusers' objective for jigsaws, or an objective that learns from the
+    task's cost: `SelfLabel(...)`, `Reinforce(...)` or `Preference(...)`."""
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """Muon for the matrices inside layers and AdamW for the rest, or AdamW for all."""
     learning_rate: float = 4e-4
-    """Peak rate. SymmetricDiffusers' rate is (d_model * warmup)^-0.5 with the transformer schedule."""
+    """AdamW's peak rate. SymmetricDiffusers' is (d_model * warmup)^-0.5 with the transformer schedule."""
+    matrix_rate: float = 3e-3
+    """Muon's peak rate."""
     schedule: Literal["cosine", "transformer", "constant"] = "cosine"
     """After the warm-up: cosine decay, decay with the inverse square root, or no decay."""
     warmup: int = 500
@@ -33,7 +43,7 @@ class TrainConfig:
     final_rate: float = 0.01
     """Share of the peak rate that cosine decay ends at."""
     weight_decay: float = 0.01
-    """Weight decay of AdamW."""
+    """Decoupled weight decay."""
     beta1: float = 0.9
     """AdamW's decay of the mean gradient."""
     beta2: float = 0.98
@@ -56,39 +66,50 @@ class TrainConfig:
     """Diffusion steps of an evaluation's samples, by default the model's own."""
     evaluate_decode: Literal["greedy", "sample"] = "greedy"
     """How an evaluation picks items."""
-    best_metric: str = "loss"
-    """The evaluated metric that the model in best/ is best at."""
+    best_metric: str | None = None
+    """The evaluated metric that the model in best/ is best at; by default the loss, or the cost if the task has no
+    right orders."""
     best_is: Literal["lowest", "highest"] = "lowest"
     """Which value of that metric is best."""
     tensorboard: bool = False
     """Write TensorBoard files as well."""
     prefetch: bool = True
     """Make the next batch in a thread while this one is trained on."""
+    keep_memory: bool = False
+    """Let this process keep freed memory (`keep_freed_memory`): faster on CPUs, for the rest of its life."""
 
     def __post_init__(self) -> None:
         for name, least in (
-            ("iterations", 1), ("batch_size", 1), ("draws", 1), ("warmup", 0), ("log_every", 1),
+            ("iterations", 1), ("batch_size", 1), ("noisy_orders", 1), ("warmup", 0), ("log_every", 1),
             ("checkpoint_every", 1), ("evaluate_every", 0), ("evaluate_count", 1),
         ):  # fmt: skip
             check_integer(name, getattr(self, name), least)
         if self.evaluate_steps is not None:
             check_integer("evaluate_steps", self.evaluate_steps, 1)
-        for name in ("learning_rate", "weight_decay", "clip"):
+        for name in ("learning_rate", "matrix_rate", "weight_decay", "clip"):
             check_not_negative(name, getattr(self, name))
-        for name in ("beta1", "beta2", "ema"):
+        for name in ("beta1", "beta2", "ema", "partial"):
             check_share(name, getattr(self, name))
         check_number("final_rate", self.final_rate, "from 0 to 1", 0 <= self.final_rate <= 1)
         for name, allowed in (
-            ("schedule", SCHEDULES), ("times", objectives.TIMES),
-            ("objective", tuple(objectives.OBJECTIVES)),
+            ("schedule", SCHEDULES), ("optimizer", OPTIMIZERS), ("times", objectives.TIMES),
             ("evaluate_decode", ("greedy", "sample")), ("best_is", ("lowest", "highest")),
         ):  # fmt: skip
             check_choice(name, getattr(self, name), allowed)
+        if not isinstance(self.objective, CostObjective) and self.objective not in objectives.OBJECTIVES:
+            names = ", ".join(map(repr, objectives.OBJECTIVES))
+            raise ValueError(
+                f"objective must be {names}, SelfLabel(...), Reinforce(...) or Preference(...), got {self.objective!r}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """The options as JSON can hold them."""
+        return {**dataclasses.asdict(self), "objective": objective_to_json(self.objective)}
 
 
-def rate_at(iteration: int, config: TrainConfig) -> float:
-    """Learning rate of the optimizer's update number `iteration`, counted from 1."""
-    peak, warmup = config.learning_rate, config.warmup
+def rate_at(iteration: int, config: TrainConfig, peak: float | None = None) -> float:
+    """Learning rate of the optimizer's update number `iteration`, counted from 1; peak: by default learning_rate."""
+    peak, warmup = config.learning_rate if peak is None else peak, config.warmup
     if iteration < warmup:
         return peak * iteration / warmup
     if config.schedule == "constant":

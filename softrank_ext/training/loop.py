@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -23,11 +24,16 @@ from softrank_ext.batch import Batch
 from softrank_ext.checks import check_choice
 from softrank_ext.evaluation import evaluate
 from softrank_ext.model import SoftRankModel
+from softrank_ext.processes import Bridge
 from softrank_ext.tasks import Task
 from softrank_ext.training import objectives
+from softrank_ext.training.allocator import keep_freed_memory
 from softrank_ext.training.config import TrainConfig
+from softrank_ext.training.cost_objectives import Preference, Reinforce
+from softrank_ext.training.draws import Drawer, Drawn, RankingLoss
 from softrank_ext.training.report import Report, tensorboard_writer
 from softrank_ext.training.run_folder import RESUMES, Model, Resume, Run, open_run
+from softrank_ext.training.run_lock import run_lock
 from softrank_ext.training.torchrun import Processes, Stop, processes
 
 
@@ -72,14 +78,26 @@ def train(
     check_choice("resume", resume, RESUMES)
     if resume is not False and output is None:
         raise ValueError("resume needs the output folder of the run")
-    with processes(device) as here, torch.random.fork_rng(devices=[here.device] if here.device.type == "cuda" else []):
+    folder = None if output is None else Path(output)
+    writer = tensorboard_writer(config, folder)
+    with (
+        processes(device) as here,
+        torch.random.fork_rng(devices=[here.device] if here.device.type == "cuda" else []),
+        run_lock(folder, here, make=resume is not True),
+    ):
         if config.batch_size % here.world != 0:
             raise ValueError(f"batch_size must be a multiple of the {here.world} processes, got {config.batch_size}")
+        if config.keep_memory:
+            keep_freed_memory()
         model.to(here.device).train()
-        loss_module = loss_of(model, config).to(here.device).train()
+        loss_module = loss_of(model, config)
+        drawer = None
+        if not isinstance(config.objective, str):
+            drawer = Drawer(model, task, config.objective, config.seed)
+            if drawer.kept is not None:
+                loss_module.add_module("kept", drawer.kept)
+        loss_module = loss_module.to(here.device).train()
         run = Run(model, task, config, here.device, loss_module)
-        folder = None if output is None else Path(output)
-        writer = tensorboard_writer(config, folder)
         if folder is not None:
             open_run(folder, run, resume, here, command)
         if run.is_finished:
@@ -90,14 +108,25 @@ def train(
             loss_module = DistributedDataParallel(loss_module)
         own = slice(here.rank * config.batch_size // here.world, (here.rank + 1) * config.batch_size // here.world)
         with Stop() as stop, Report(run, folder, writer, here, quiet) as report:
+            report.drawer = drawer
             for batch in _batches(task, config, run.iteration + 1):
                 iteration = run.iteration + 1
                 # 1. Data; dropout's random numbers belong to this iteration alone.
                 part = _part_of(batch, own, here.device)
                 samples = torch.arange(config.batch_size, device=here.device)[own] + (iteration - 1) * config.batch_size
                 torch.manual_seed(_seed_of(config.seed, iteration, here.rank))
+                given: Batch | Drawn = part
+                if drawer is not None:  # Ctrl-C inside a cost ends the run with the update before
+                    try:
+                        given = drawer.of(part, samples, iteration, nullcontext if here.world > 1 else stop.at_once)
+                    except KeyboardInterrupt:
+                        if not stop.is_asked(here):
+                            raise
+                        if folder is not None:
+                            run.save(folder, here)
+                        break
                 # 2. to 4. The noisy orders and the log-probability of their targets: DenoisingLoss.forward.
-                loss, loss_per_place = loss_module(part, config.seed, samples)
+                loss, loss_per_place = loss_module(given, config.seed, samples)
                 # 5. Optimizer step.
                 gradient_norm = run.update(loss)
                 report.add(loss, loss_per_place, gradient_norm, batch)
@@ -139,7 +168,7 @@ def _batches(task: Task, config: TrainConfig, first: int) -> Iterator[Batch]:
     iterations = range(first, config.iterations + 1)
     if not config.prefetch:
         for iteration in iterations:
-            yield _checked(task.training_batch(config.seed, iteration, config.batch_size), config.batch_size)
+            yield _checked(task.training_batch(config.seed, iteration, config.batch_size), config)
         return
     with ThreadPoolExecutor(1, "softrank-batches") as maker:
         upcoming = [
@@ -149,11 +178,17 @@ def _batches(task: Task, config: TrainConfig, first: int) -> Iterator[Batch]:
             batch = upcoming.pop().result()
             if iteration < config.iterations:
                 upcoming.append(maker.submit(task.training_batch, config.seed, iteration + 1, config.batch_size))
-            yield _checked(batch, config.batch_size)
+            yield _checked(batch, config)
 
 
-def _checked(batch: Batch, size: int) -> Batch:
-    """The batch, if it has the size asked for and its first items are those at place 0."""
+def _checked(batch: Batch, config: TrainConfig) -> Batch:
+    """The batch, if it has the size asked for, right orders unless costs stand in, and its first items at place 0."""
+    size = config.batch_size
+    if isinstance(config.objective, str) and not batch.has_labels():
+        raise ValueError(
+            f"the task has no right orders: objective must be SelfLabel(...), Reinforce(...) or Preference(...), "
+            f"got {config.objective!r}"
+        )
     if len(batch.order) != size or len(batch.items) != size:
         raise ValueError(f"the task must make batches of {size} instances, got {len(batch.order)}")
     if batch.first is not None and not torch.equal(batch.first, batch.order[:, 0]):
@@ -162,7 +197,7 @@ def _checked(batch: Batch, size: int) -> Batch:
 
 
 def _part_of(batch: Batch, rows: slice, device: torch.device) -> Batch:
-    """Some instances of a batch, on the device, without the extras."""
+    """Some instances of a batch, on the device, without the extras but for their numbers in the data."""
 
     def part(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor[rows].to(device, non_blocking=True)
@@ -170,16 +205,21 @@ def _part_of(batch: Batch, rows: slice, device: torch.device) -> Batch:
     return Batch(
         batch.items[rows].to(device, non_blocking=True), batch.order[rows].to(device, non_blocking=True),
         part(batch.mask), part(batch.first), part(batch.known),
+        {"instance": batch.extras["instance"][rows].to(device)} if "instance" in batch.extras else {},
     )  # fmt: skip
 
 
 def loss_of(model: Model, config: TrainConfig) -> nn.Module:
     """The module that a model is trained with: batch, seed and sample numbers -> its loss, and the loss per place."""
+    if isinstance(config.objective, Reinforce | Preference):
+        return RankingLoss(model, config.objective)
     own = model.own_loss()
     if own is not None:
         return own
-    objective = objectives.OBJECTIVES[config.objective]
-    return objective(cast(SoftRankModel, model), draws=config.draws, times=config.times)
+    model = cast(SoftRankModel, model)
+    if config.objective == "lookalike":
+        return objectives.LookalikeLoss(model, noisy_orders=config.noisy_orders, times=config.times)
+    return objectives.DenoisingLoss(model, noisy_orders=config.noisy_orders, times=config.times, partial=config.partial)
 
 
 @torch.no_grad()
@@ -190,7 +230,9 @@ def held_out_loss(model: Model, task: Task, config: TrainConfig) -> tuple[Tensor
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = next(model.parameters()).device
-    loss_module = loss_of(model, dataclasses.replace(config, objective="likelihood", draws=1, times="drawn"))
+    loss_module = loss_of(
+        model, dataclasses.replace(config, objective="likelihood", noisy_orders=1, times="drawn", partial=0.0)
+    )
     was_training = model.training
     model.eval()
     total, number, first = torch.zeros((), dtype=torch.float64), 0, 0
@@ -207,18 +249,50 @@ def held_out_loss(model: Model, task: Task, config: TrainConfig) -> tuple[Tensor
 
 def _evaluate(run: Run, here: Processes) -> dict[str, float]:
     """Means of the task's metrics and the held-out loss per place, over all processes."""
-    config = run.config
-    total, number = held_out_loss(run.average, run.task, config)
-    sums = torch.tensor([float(total), float(number)], dtype=torch.float64, device=run.device)
-    if here.world > 1:
-        dist.all_reduce(sums)
+    config, metrics = run.config, {}
+    if isinstance(config.objective, str):
+        sums = torch.tensor([float(sum_) for sum_ in held_out_loss(run.average, run.task, config)], dtype=torch.float64)
+        metrics["loss"] = _mean(sums.to(run.device), here)
+    steps = config.evaluate_steps
+    if steps is None and isinstance(config.objective, Reinforce | Preference):
+        steps = 1 if isinstance(run.average.process, Bridge) else None  # what they train
     row = evaluate(
-        run.average, run.task, count=config.evaluate_count, batch_size=config.batch_size, steps=config.evaluate_steps,
+        run.average, run.task, count=config.evaluate_count, batch_size=config.batch_size, steps=steps,
         decode=config.evaluate_decode,
     )  # fmt: skip
     scores = row["metrics"]
     assert isinstance(scores, dict)
-    metrics = {"loss": float(sums[0] / sums[1]), **{name: score["mean"] for name, score in scores.items()}}
-    if config.best_metric not in metrics:
-        raise ValueError(f"best_metric must be one of {', '.join(metrics)}, got {config.best_metric!r}")
+    metrics |= {name: score["mean"] for name, score in scores.items()}
+    if not isinstance(config.objective, str):
+        for name, sums in held_out_costs(run.average, run.task, config).items():
+            metrics[name] = _mean(sums.to(run.device), here)
+    best_metric = run.best_metric
+    if best_metric not in metrics:
+        raise ValueError(f"best_metric must be one of {', '.join(metrics)}, got {best_metric!r}")
     return metrics
+
+
+def _mean(sums: Tensor, here: Processes) -> float:
+    """The mean over all processes; sums (2,): of this process's values, and their number."""
+    if here.world > 1:
+        dist.all_reduce(sums)
+    return float(sums[0] / sums[1])
+
+
+@torch.no_grad()
+def held_out_costs(model: Model, task: Task, config: TrainConfig) -> dict[str, Tensor]:
+    """Sums (2,) over this process's share of the held-out instances: of the mean and the lowest cost of the objective's
+    number of draws, and how many instances there were. The draws are the same at every call."""
+    assert not isinstance(config.objective, str)
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    drawer = Drawer(model, task, config.objective, config.seed)
+    sums = torch.zeros(3, dtype=torch.float64)
+    first = 0
+    for index, batch in enumerate(task.test_batches(config.evaluate_count, config.batch_size, 0)):
+        if index % world == rank:
+            drawn = drawer.drawn(_part_of(batch, slice(None), next(model.parameters()).device), first)
+            sums += torch.stack(
+                (drawn.cost.mean(1).sum().cpu(), drawn.cost.amin(1).sum().cpu(), torch.tensor(len(drawn.cost)))
+            )
+        first += len(batch.order)
+    return {"mean_cost": sums[[0, 2]], "best_cost": sums[[1, 2]]}

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from softrank_ext import noise
 from softrank_ext.batch import Batch
-from softrank_ext.checks import check_choice, check_integer
+from softrank_ext.checks import check_choice, check_integer, check_share
 from softrank_ext.laws import GeneralizedPlackettLuce
 from softrank_ext.model import SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, ranks_of
+from softrank_ext.processes import Bridge, PartialOrder
+from softrank_ext.training.partial import noised_items
 
 TIMES = ("drawn", "all")
 
@@ -23,15 +25,17 @@ TIMES = ("drawn", "all")
 class Noising(NamedTuple):
     """How many noisy orders an instance gives, and at which times; the fields are those of `TrainConfig`."""
 
-    draws: int = 1
+    noisy_orders: int = 1
     times: str = "drawn"
+    partial: float = 0.0
 
 
 class NoisyOrders(NamedTuple):
     """Rows to train on, several per instance: each an order at a time t (R,), and the target order (both (R, N)).
 
     samples (R,) int64 keys a row's noise; the rows of one trajectory share it. batch: the instances, row by row,
-    without their items. repeats: rows per instance.
+    without their items. repeats: rows per instance. z_t: (R, N), the states by item, None for riffles. kept: (R, N)
+    bool, the items that are not noised, None if all are in all rows.
     """
 
     order_t: Tensor
@@ -40,12 +44,18 @@ class NoisyOrders(NamedTuple):
     samples: Tensor
     batch: Batch
     repeats: int
+    z_t: Tensor | None
+    kept: Tensor | None = None
 
-    def arranged(self, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
+    def arranged(self, model: SoftRankModel, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
         """The instances' embedded items (B, N, D) and their mask as the network sees them: row by row, by slot."""
         mask = self.batch.mask
-        embedded_t = arrange(embedded.repeat_interleave(self.repeats, 0), self.order_t)  # (R, N, D)
-        return embedded_t, None if mask is None else arrange(mask, self.order_t)
+        embedded = embedded.repeat_interleave(self.repeats, 0)  # (R, N, D)
+        if self.z_t is not None:
+            embedded = model.at_soft_ranks(embedded, self.z_t, mask)
+        if self.kept is not None:
+            embedded = model.marked(embedded, self.kept, torch.zeros_like(self.kept[:, 0]))
+        return arrange(embedded, self.order_t), None if mask is None else arrange(mask, self.order_t)
 
     def slots(self) -> Tensor:
         """The targets as the network sees them: the slots (R, N) that hold their items."""
@@ -61,9 +71,9 @@ def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: i
         raise ValueError(
             "batch.first fixes the items at place 0: the model's config needs data=DataFacts(fixed_start=True)"
         )
-    draws = noising.draws
-    if draws > 1:
-        samples = (samples[:, None] * draws + torch.arange(draws, device=samples.device)).flatten()
+    number = noising.noisy_orders
+    if number > 1:
+        samples = (samples[:, None] * number + torch.arange(number, device=samples.device)).flatten()
     if noising.times == "drawn":
         t = times_from(config, noise.uniform(seed, samples, 0, 1, stream=noise.TRAINING_STREAM)[:, 0])
     else:
@@ -72,8 +82,16 @@ def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: i
     repeats = len(samples) // max(len(batch.order), 1)
     batch = _repeated(batch, repeats)
     rows = noise.RowNoise(seed, samples, batch.order.shape[1], mask=batch.mask, first=batch.first)
-    order_t, target = process.draw_noisy(batch.order, t, rows, config.time_steps)
-    return NoisyOrders(order_t, target, t, samples, batch, repeats)
+    order_t, target, z_t = process.draw_noisy(batch.order, t, rows, config.time_steps)
+    if noising.partial == 0 or not isinstance(process, Bridge) or z_t is None:
+        return NoisyOrders(order_t, target, t, samples, batch, repeats, z_t)
+    is_partial, noised = noised_items(config, noising.partial, batch, seed, samples)
+    part = PartialOrder(batch.order, noised).draw_noisy(process, t, rows)
+    assert part.z_t is not None  # of a bridge
+    order_t = torch.where(is_partial[:, None], part.order_t, order_t)
+    z_t = torch.where(is_partial[:, None], part.z_t, z_t)
+    kept = is_partial[:, None] & (~noised if batch.mask is None else ~noised & batch.mask)
+    return NoisyOrders(order_t, target, t, samples, batch, repeats, z_t, kept)
 
 
 def times_from(config: SoftRankConfig, uniform: Tensor) -> Tensor:
@@ -95,12 +113,14 @@ def _repeated(batch: Batch, times: int) -> Batch:
 
 
 class DenoisingLoss(nn.Module):
-    """Cross-entropy of the model's target order given the noisy one. draws, times: as in `TrainConfig`."""
+    """Cross-entropy of the model's target order given the noisy one; arguments as in `TrainConfig`."""
 
-    def __init__(self, model: SoftRankModel, *, draws: int = 1, times: str = "drawn") -> None:
+    def __init__(
+        self, model: SoftRankModel, *, noisy_orders: int = 1, times: str = "drawn", partial: float = 0.0
+    ) -> None:
         super().__init__()
         self.model = model
-        self.noising = _checked(model, Noising(draws, times))
+        self.noising = _checked(model, Noising(noisy_orders, times, partial))
 
     def forward(self, batch: Batch, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Loss of a batch (a scalar, summed over places, averaged over instances), and the same per place.
@@ -112,13 +132,14 @@ class DenoisingLoss(nn.Module):
         # 1., 2. Noisy orders at times t, and the items arranged by them.
         noisy = noisy_orders(self.model.config, self.noising, batch, seed, samples)
         batch, mask = noisy.batch, noisy.batch.mask
-        embedded_t, mask_t = noisy.arranged(embedded)
+        embedded_t, mask_t = noisy.arranged(self.model, embedded)
 
         # 3. The target, as slots: where each of its items now stands.
         slots = noisy.slots()
 
         # 4. One teacher-forced pass.
-        per_place = self.model.log_prob(embedded_t, noisy.t, slots, mask_t, is_embedded=True).per_place
+        kept_t = None if noisy.kept is None else arrange(noisy.kept, noisy.order_t)
+        per_place = self.model.log_prob(embedded_t, noisy.t, slots, mask_t, kept=kept_t, is_embedded=True).per_place
 
         # 5. Count the places that the model has to know.
         places = torch.arange(slots.shape[1], device=slots.device)
@@ -127,11 +148,13 @@ class DenoisingLoss(nn.Module):
             is_counted = is_counted & (places < batch.known[:, None])
         if batch.first is not None:
             is_counted = is_counted & (places > 0)
+        if kept_t is not None:
+            is_counted = is_counted & ~kept_t  # a kept item's slot is its place
         total = -per_place.masked_fill(~is_counted, 0.0).sum()
         return total / len(slots), (total / is_counted.sum().clamp(min=1)).detach()
 
 
-class ReinforceLoss(nn.Module):
+class LookalikeLoss(nn.Module):
     """SymmetricDiffusers' objective for jigsaws, which asks for items that look right, not for the right items.
 
     At each noisy order, several orders are drawn from the model, which must have a gpl or pl head: the candidates. A
@@ -146,7 +169,7 @@ class ReinforceLoss(nn.Module):
         self,
         model: SoftRankModel,
         *,
-        draws: int = 1,
+        noisy_orders: int = 1,
         times: str = "drawn",
         candidates: int = 10,
         entropy: float = 0.05,
@@ -154,20 +177,20 @@ class ReinforceLoss(nn.Module):
     ) -> None:
         super().__init__()
         if model.decodes_by_pick:
-            raise ValueError(f"the objective reinforce needs a gpl or pl head, got {model.config.head}")
+            raise ValueError(f"the objective lookalike needs a gpl or pl head, got {model.config.head}")
         self.model = model
-        self.noising = _checked(model, Noising(draws, times))
+        self.noising = _checked(model, Noising(noisy_orders, times))
         self.candidates, self.entropy, self.memory = candidates, entropy, memory
         self.register_buffer("running_mean", torch.zeros(()))
 
     def forward(self, batch: Batch, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of a batch, and the cross-entropy of the targets per place; arguments as in `DenoisingLoss`."""
         if batch.first is not None or not batch.is_whole():
-            raise ValueError("the objective reinforce needs whole orders without a fixed first item")
+            raise ValueError("the objective lookalike needs whole orders without a fixed first item")
         embedded = self.model.embed(batch.items, batch.mask)
         differences = _squared_differences(self.model, batch)
         noisy = noisy_orders(self.model.config, self.noising, batch, seed, samples)
-        embedded_t, mask_t = noisy.arranged(embedded)
+        embedded_t, mask_t = noisy.arranged(self.model, embedded)
         slots = noisy.slots()
         law = GeneralizedPlackettLuce(self.model.scores(embedded_t, noisy.t, slots, mask_t), mask_t)
         uniform = torch.stack(
@@ -204,15 +227,18 @@ def _squared_differences(model: SoftRankModel, batch: Batch) -> Tensor:
     return differences.masked_fill(~(batch.mask[:, None] & batch.mask[:, :, None]), 0.0)
 
 
-OBJECTIVES: dict[str, type[DenoisingLoss] | type[ReinforceLoss]] = {
+OBJECTIVES: dict[str, type[DenoisingLoss] | type[LookalikeLoss]] = {
     "likelihood": DenoisingLoss,
-    "reinforce": ReinforceLoss,
+    "lookalike": LookalikeLoss,
 }
 
 
 def _checked(model: SoftRankModel, noising: Noising) -> Noising:
-    check_integer("draws", noising.draws, 1)
+    check_integer("noisy_orders", noising.noisy_orders, 1)
     check_choice("times", noising.times, TIMES)
     if noising.times == "all" and model.config.time != "grid":
         raise ValueError('times "all" are those of a grid: the model must have time="grid"')
+    check_share("partial", noising.partial)
+    if noising.partial > 0 and not model.config.partial:
+        raise ValueError("partial noise needs a model with SoftRankConfig(partial=True), which tells the network of it")
     return noising

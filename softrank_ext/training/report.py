@@ -17,6 +17,7 @@ from tqdm import tqdm
 from softrank_ext import model_folder
 from softrank_ext.batch import Batch
 from softrank_ext.training.config import TrainConfig, rate_at
+from softrank_ext.training.draws import Drawer, Tally
 from softrank_ext.training.run_folder import METRICS_FILE, Run
 from softrank_ext.training.torchrun import Processes
 
@@ -49,6 +50,7 @@ class Report:
         self.quiet = quiet or here.rank != 0
         self._writer = writer if here.rank == 0 else None
         self._tensorboard: Any = None
+        self.drawer: Drawer | None = None  # whose draws are reported
 
     def __enter__(self) -> "Report":
         total, is_bar = self.run.config.iterations, sys.stderr.isatty() and not self.quiet
@@ -98,6 +100,10 @@ class Report:
         speed = self._items / (now - self._since)
         rate = rate_at(iteration, self.run.config)
         left = (now - self._started) / max(iteration - self._first, 1) * (total - iteration)
+        drawn: dict[str, float] = {}
+        if self.drawer is not None:
+            drawn = self.drawer.tally.numbers(now - self._since, self.here.world, self.run.device)
+            self.drawer.tally = Tally()
         self._write_line(
             {
                 "iteration": iteration,
@@ -107,22 +113,24 @@ class Report:
                 "gradient_norm": gradient_norm,
                 "items_per_second": speed,
                 "seconds": now - self._started,
+                **drawn,
             }
         )
+        costs = f"cost {drawn['draw_cost']:.5g}  best {drawn['best_draw_cost']:.5g}  " if drawn else ""
         if self._bar.disable:
             self.say(
-                f"iteration {iteration}/{total}  loss {self.run.loss:.4f}  rate {rate:.2e}  {speed:,.0f} items/s  "
-                f"{timedelta(seconds=round(left))} left"
+                f"iteration {iteration}/{total}  loss {self.run.loss:.4f}  {costs}rate {rate:.2e}  "
+                f"{speed:,.0f} items/s  {timedelta(seconds=round(left))} left"
             )
         else:
-            self._bar.set_postfix_str(f"loss {self.run.loss:.4f}, rate {rate:.2e}, {speed:,.0f} items/s")
+            self._bar.set_postfix_str(f"loss {self.run.loss:.4f}, {costs}rate {rate:.2e}, {speed:,.0f} items/s")
         self._clear()
 
     def write_evaluation(self, metrics: dict[str, float]) -> None:
         """Report an evaluation; keep the model if it is the best so far."""
         run, config = self.run, self.run.config
         run.metrics = metrics
-        value = metrics[config.best_metric]
+        value = metrics[run.best_metric]
         is_best = run.best is None or (value < run.best if config.best_is == "lowest" else value > run.best)
         self._write_line({"iteration": run.iteration, **{f"test_{name}": number for name, number in metrics.items()}})
         numbers = "  ".join(f"{name} {number:.4f}" for name, number in metrics.items())

@@ -1,15 +1,17 @@
 """A training run: what changes while training, and the folder that it is kept in and resumed from.
 
 The folder: `last/` and `best/` are saved models, with averaged weights if config.ema is not 0;
-`last/training.safetensors` is what a run resumes from; `run.json` says what was asked; `metrics.jsonl` has a line per
-report.
+`last/training.safetensors` is what a run resumes from, saved in one step with the model; `run.json` says what was
+asked; `metrics.jsonl` has a line per report; `run.lock` says which process writes here.
 """
 
 import copy
 import dataclasses
 import json
 import math
+import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +21,11 @@ from torch import Tensor, nn
 
 from softrank_ext import model_folder
 from softrank_ext._libraries import build_info
+from softrank_ext.atomic_files import delete_files, finish_save, has_file, write_file
 from softrank_ext.model import OrderModel, SoftRankModel
 from softrank_ext.tasks import Task
-from softrank_ext.training.config import TrainConfig, rate_at
+from softrank_ext.training.config import TrainConfig
+from softrank_ext.training.optimizer import Optimizers
 from softrank_ext.training.torchrun import Processes
 
 Model = OrderModel
@@ -32,7 +36,7 @@ RUN_FILE = "run.json"
 # A resumed run may change these: they do not touch the weights.
 _MAY_CHANGE = (
     "log_every", "checkpoint_every", "evaluate_every", "evaluate_count", "evaluate_steps", "evaluate_decode",
-    "best_metric", "best_is", "tensorboard", "prefetch",
+    "best_metric", "best_is", "tensorboard", "prefetch", "keep_memory",
 )  # fmt: skip
 
 
@@ -45,14 +49,7 @@ class Run:
         self.model, self.task, self.config = model, task, config
         self.device, self.loss_module = device, loss_module
         self.average = copy.deepcopy(model) if config.ema > 0 else model
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=config.learning_rate,
-            betas=(config.beta1, config.beta2),
-            eps=1e-9,
-            weight_decay=config.weight_decay,
-            fused=True,
-        )
+        self.optimizers = Optimizers(model, config)
         self.iteration = 0
         self.loss = math.nan
         self.metrics: dict[str, float] = {}
@@ -63,16 +60,20 @@ class Run:
         """Whether all iterations that were asked for are done."""
         return self.iteration >= self.config.iterations
 
+    @property
+    def best_metric(self) -> str:
+        """What the model in best/ is best at."""
+        default = "loss" if isinstance(self.config.objective, str) else "cost"
+        return self.config.best_metric or default
+
     def update(self, loss: Tensor) -> Tensor:
         """One optimizer update; returns the norm of the gradient before clipping."""
         self.iteration += 1
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizers.zero_grad()
         loss.backward()
         limit = self.config.clip or math.inf
         gradient_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate_at(self.iteration, self.config)
-        self.optimizer.step()
+        self.optimizers.step(self.iteration)
         if self.average is not self.model:
             self._average_weights()
         return gradient_norm
@@ -88,8 +89,8 @@ class Run:
     def save(self, folder: Path, here: Processes) -> None:
         """Write the checkpoint, by the first process; the others wait, so that none runs ahead of what is saved."""
         if here.rank == 0:
-            model_folder.save_training(folder / "last", self.tensors(), self.state())
-            model_folder.save_pretrained(self.average, folder / "last")
+            _sync_metrics(folder)
+            model_folder.save_checkpoint(self.average, folder / "last", self.tensors(), self.state())
         here.wait()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -98,10 +99,7 @@ class Run:
         if self.average is not self.model:
             tensors |= {f"average.{name}": tensor for name, tensor in self.average.state_dict().items()}
         tensors |= {f"loss.{name}": tensor for name, tensor in self._loss_tensors().items()}
-        for name, parameter in self.model.named_parameters():
-            for key, tensor in self.optimizer.state[parameter].items():
-                tensors[f"optimizer.{key}.{name}"] = tensor
-        return tensors
+        return tensors | {f"optimizer.{name}": tensor for name, tensor in self.optimizers.tensors().items()}
 
     def _loss_tensors(self) -> dict[str, Tensor]:
         """What a loss keeps beside the model, such as running means."""
@@ -112,7 +110,7 @@ class Run:
         return {
             "iteration": self.iteration,
             "best": self.best,
-            "config": dataclasses.asdict(self.config),
+            "config": self.config.to_json(),
             "model": {"model_type": self.model.model_type, **model_folder.config_to_json(self.model.config)},
             "task": describe(self.task),
         }
@@ -132,14 +130,7 @@ class Run:
             self.average.load_state_dict(_with_prefix(tensors, "average."))
         for name, tensor in self._loss_tensors().items():
             tensor.copy_(tensors[f"loss.{name}"])
-        keys = sorted({name.split(".")[1] for name in tensors if name.startswith("optimizer.")})
-        entries = {
-            index: {key: tensors[f"optimizer.{key}.{name}"] for key in keys}
-            for index, (name, _) in enumerate(self.model.named_parameters())
-            if keys and f"optimizer.{keys[0]}.{name}" in tensors
-        }
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": entries, "param_groups": groups})
+        self.optimizers.load(_with_prefix(tensors, "optimizer."))
 
     def _check_same(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Raise ValueError, naming the first difference, unless the saved state is of this model, task and config."""
@@ -161,9 +152,14 @@ def _upgraded(state: Mapping[str, Any], model: OrderModel) -> dict[str, Any]:
     """A saved state as this version would have written it for that model.
 
     Before 0.2, noise_scale and reference were options of training, and still earlier the target was; they belong to the
-    process of the model's config now. What the data facts were was not written: they are taken to be the model's.
+    process of the model's config now. What the data facts were was not written: they are taken to be the model's. The
+    optimizer was AdamW, and two options had other names.
     """
-    config, fields = dict(state["config"]), dict(state["model"])
+    config, fields = {"optimizer": "adamw", **state["config"]}, dict(state["model"])
+    if "draws" in config:
+        config["noisy_orders"] = config.pop("draws")
+    if config.get("objective") == "reinforce":
+        config["objective"] = "lookalike"
     names = {"noise_scale": "noise_scale", "reference": "prior"}
     noise = {name: config.pop(old) for old, name in names.items() if old in config}
     if "model_type" not in fields:
@@ -174,8 +170,11 @@ def _upgraded(state: Mapping[str, Any], model: OrderModel) -> dict[str, Any]:
     known = model_folder.config_to_json(model_folder.config_from_json(model.config_type, fields))
     if isinstance(known.get("process"), dict) and known["process"]["kind"] == "bridge":
         known["process"] |= noise
+    now = model_folder.config_to_json(model.config)
     if "data" in known and "data" not in fields:
-        known["data"] = model_folder.config_to_json(model.config)["data"]
+        known["data"] = now["data"]
+    if "init" in known:
+        known["init"] = now["init"]  # the run's weights are loaded, whatever the first ones were
     return {**state, "config": config, "model": json.loads(json.dumps({"model_type": model_type, **known}))}
 
 
@@ -192,7 +191,7 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def has_run(folder: str | Path) -> bool:
     """Whether the folder holds a run that can be resumed."""
-    return (Path(folder) / "last" / model_folder.TRAINING_FILE).exists()
+    return has_file(Path(folder) / "last", model_folder.TRAINING_FILE)
 
 
 def open_run(folder: Path, run: Run, resume: Resume, here: Processes, command: str | None) -> None:
@@ -208,22 +207,41 @@ def open_run(folder: Path, run: Run, resume: Resume, here: Processes, command: s
             'resume="restart" (--restart) deletes it and starts anew; or choose another folder'
         )
     goes_on = resume is True or (resume == "auto" and is_there)
+    if here.rank == 0:
+        for part in (folder, folder / "last", folder / "best"):
+            finish_save(part)
     if goes_on:
         run.load(folder)
+        _mend_model(folder, run, here)
         if run.is_finished:
             return
     if here.rank == 0:
         weights = sum(tensor.numel() * tensor.element_size() for tensor in run.model.state_dict().values())
-        # Weights, their average and two moments; the model in last/ and in best/; a little for headers and logs.
-        model_folder.check_space(folder, 6 * weights + 2**16)
+        # A checkpoint is weights, their average, two moments and the model; the one before is there while it is
+        # written. The same for the model in best/; a little for headers and logs.
+        checkpoint = 5 * weights
+        size = checkpoint + weights if goes_on else 2 * (checkpoint + weights)
+        model_folder.check_space(folder, size + 2**16)
         if goes_on:
             forget_later_lines(folder, run.iteration)
         else:
             if is_there:
                 _delete_run(folder)
             record = {"command": command, **run.state(), "versions": build_info()}
-            (folder / RUN_FILE).write_text(json.dumps(record, indent=2) + "\n")
+            write_file(folder / RUN_FILE, (json.dumps(record, indent=2) + "\n").encode())
     if not goes_on:
+        run.save(folder, here)
+
+
+def _mend_model(folder: Path, run: Run, here: Processes) -> None:
+    """Write the checkpoint again if the model in it is not that of the state that was loaded.
+
+    A run of before 0.2 that was killed amid a checkpoint has left the model of the one before; a file may be damaged.
+    """
+    is_wrong = here.rank == 0 and not model_folder.is_saved(run.average, folder / "last")
+    if here.is_anywhere(is_wrong):
+        if here.rank == 0:
+            print(f"the model in {folder / 'last'} was not that of its training state: written again", file=sys.stderr)
         run.save(folder, here)
 
 
@@ -232,8 +250,7 @@ def _delete_run(folder: Path) -> None:
     for part in ("best", "tensorboard"):
         shutil.rmtree(folder / part, ignore_errors=True)
     (folder / METRICS_FILE).unlink(missing_ok=True)
-    for name in (model_folder.CONFIG_FILE, model_folder.WEIGHTS_FILE, model_folder.TRAINING_FILE):
-        (folder / "last" / name).unlink(missing_ok=True)
+    delete_files(folder / "last", (model_folder.CONFIG_FILE, model_folder.WEIGHTS_FILE, model_folder.TRAINING_FILE))
 
 
 def read_metrics(folder: Path, iteration: int) -> list[dict[str, float]]:
@@ -245,7 +262,7 @@ def read_metrics(folder: Path, iteration: int) -> list[dict[str, float]]:
             line = json.loads(text)
             if line["iteration"] <= iteration:
                 lines.append(line)
-        except (json.JSONDecodeError, KeyError):
+        except (json.JSONDecodeError, KeyError, TypeError):
             continue
     return lines
 
@@ -253,7 +270,15 @@ def read_metrics(folder: Path, iteration: int) -> list[dict[str, float]]:
 def forget_later_lines(folder: Path, iteration: int) -> None:
     """Drop what an interrupted run reported after the checkpoint that it resumes from."""
     kept = read_metrics(folder, iteration)
-    (folder / METRICS_FILE).write_text("".join(json.dumps(line) + "\n" for line in kept))
+    write_file(folder / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+
+def _sync_metrics(folder: Path) -> None:
+    """Force what was reported to disk, so that no checkpoint is newer than the lines before it."""
+    path = folder / METRICS_FILE
+    if path.exists():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
 
 
 def describe(task: Task) -> dict[str, Any]:

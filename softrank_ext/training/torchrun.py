@@ -58,7 +58,7 @@ class Stop:
     """Inside, SIGINT and SIGTERM ask to stop after the iteration at hand; a second SIGINT stops at once."""
 
     def __enter__(self) -> "Stop":
-        self._asked = False
+        self._asked = self._is_at_once = False
         self._before: dict[int, Callable[..., Any] | int | None] = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -70,9 +70,18 @@ class Stop:
             signal.signal(number, handler)
 
     def _ask(self, number: int, _: object) -> None:
-        if self._asked and number == signal.SIGINT:
+        was_asked, self._asked = self._asked, True
+        if (was_asked and number == signal.SIGINT) or self._is_at_once:
             raise KeyboardInterrupt
-        self._asked = True
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Inside, the first signal raises KeyboardInterrupt too: for what may take long and is not kept."""
+        self._is_at_once = True
+        try:
+            yield
+        finally:
+            self._is_at_once = False
 
     def is_asked(self, here: Processes) -> bool:
         """Whether any process was asked; all of them get the same answer."""

@@ -250,7 +250,10 @@ class TileDecoder {
         const int64_t choices = own.count - 1 - own.place;
         if (choices <= 0) continue;
         ++unfinished;
-        const int64_t length = block < choices ? block : choices;
+        // Forced places are known, not guessed: they go through together, with the first place that is free.
+        const int64_t known = tile_.forced_places - own.place + 1;
+        const int64_t wanted = known <= block ? block : known < most_tokens ? known : most_tokens;
+        const int64_t length = wanted < choices ? wanted : choices;
         if (tokens_.count + length > most_tokens && !run_pass()) return failure_;
         add_tokens(row, length);
       }
@@ -275,10 +278,11 @@ class TileDecoder {
       }
       tile_.log_probs[row * n_ + slot] = T(0);
     }
-    if (tile_.draft != nullptr) {
+    const int64_t* expected = tile_.draft != nullptr ? tile_.draft : tile_.forced;
+    if (expected != nullptr) {
       own.upcoming = tile_.upcoming + row * n_;
       for (int64_t place = 0; place < own.count; ++place) {
-        own.upcoming[place] = number_of(own, tile_.draft[row * n_ + place]);
+        own.upcoming[place] = number_of(own, expected[row * n_ + place]);
       }
     }
     tile_.work[2 * row] = tile_.work[2 * row + 1] = 0;
@@ -354,8 +358,9 @@ class TileDecoder {
       ++picked;
       if (own.upcoming != nullptr) {
         is_as_drafted = strike(own, own.last);
-        ++tried_;
-        right_ += is_as_drafted;
+        const bool was_forced = own.place <= tile_.forced_places;
+        tried_ += !was_forced;
+        right_ += !was_forced && is_as_drafted;
       }
     }
     return true;

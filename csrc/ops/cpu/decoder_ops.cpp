@@ -48,6 +48,7 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const Choices& choices, const st
                                                 const Tensor& memory, const Tensor& tokens, const Tensor& start,
                                                 const Tensor& places, const Tensor& head_keys, const Tensor& head_bias,
                                                 const Tensor& mask) {
+  check_dimensions(memory, "memory", 3);
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
   const TransformerShape shape = shape_of(WeightKind::decoder, weights, packed, heads, norm_first, n, memory);
   const Tensor ready = packed_or_new(shape, weights, packed);
@@ -55,21 +56,21 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const Choices& choices, const st
   const Tensor places_c = made_contiguous(places), keys_c = made_contiguous(head_keys),
                bias_c = made_contiguous(head_bias);
   const Tensor mask_c = made_contiguous(mask);
-  const bool is_head_shared = head_keys.size(0) == 1;
+  const bool is_head_shared = head_keys.dim() > 0 && head_keys.size(0) == 1;
   const ScalarType dtype = memory.scalar_type();
-  check_argument(tokens, "tokens", dtype, rows * n * width);
-  check_argument(start, "start", dtype, rows * width);
-  check_argument(places, "places", dtype, n * width);
-  check_argument(head_keys, "head_keys", dtype, (is_head_shared ? 1 : rows) * n * width);
-  check_argument(head_bias, "head_bias", dtype, (is_head_shared ? 1 : rows) * n);
-  check_argument(mask, "mask", ScalarType::Bool, rows * n);
+  check_shape(tokens, "tokens", dtype, {rows, n, width});
+  check_shape(start, "start", dtype, {rows, width});
+  check_shape(places, "places", dtype, {n, width});
+  check_shape(head_keys, "head_keys", dtype, {is_head_shared ? 1 : rows, n, width});
+  check_shape(head_bias, "head_bias", dtype, {is_head_shared ? 1 : rows, n});
+  check_shape(mask, "mask", ScalarType::Bool, {rows, n});
   const Tensor order = torch::stable::new_empty(memory, {rows, n}, ScalarType::Long);
   const Tensor log_probs = torch::stable::new_empty(memory, {rows, n}, memory.scalar_type());
   const Tensor work = torch::stable::new_empty(memory, {rows, 2}, ScalarType::Long);
   std::atomic<PickFailure> failure{PickFailure::none};
   with_number_type(memory, "memory", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const BatchChoices<T> given(choices, rows, n);
+    const BatchChoices<T> given(choices, data_of<bool>(mask_c), rows, n);
     const bool is_ruled = !given.rules.is_empty();
     const TransformerKernels<T>& kernels = transformer_kernels<T>();
     const int64_t cache_row = CacheLayout<T>(shape).row;
@@ -140,6 +141,7 @@ Prepared prepare_decoder(const std::vector<Tensor>& weights, const std::optional
                          const Tensor& time, const Tensor& start, const Tensor& places, const Tensor& head,
                          const std::optional<Tensor>& head_bias, const std::optional<Tensor>& packed_head,
                          const Tensor& mask) {
+  check_dimensions(embedded, "embedded", 3);
   const int64_t rows = embedded.size(0), n = embedded.size(1), width = embedded.size(2);
   const auto make = [&](std::initializer_list<int64_t> shape) {
     return torch::stable::new_empty(embedded, shape, embedded.scalar_type());
@@ -148,16 +150,18 @@ Prepared prepare_decoder(const std::vector<Tensor>& weights, const std::optional
   const Tensor place_rows = made_contiguous(places), real = made_contiguous(mask);
   const OptionalData<int64_t> arrangement(order);
   const ScalarType dtype = embedded.scalar_type();
-  STD_TORCH_CHECK(n > 0, "embedded must be (B, N, D) with N at least 1, got N = 0");
+  STD_TORCH_CHECK(n > 0 && width > 0, "embedded must be (B, N, D) with N and D at least 1, got N = ", n,
+                  ", D = ", width);
   STD_TORCH_CHECK(time.scalar_type() == dtype, "time has the wrong dtype");
   STD_TORCH_CHECK(time.numel() == width || time.numel() == rows * width, "time must hold ", width, " or ", rows * width,
                   " numbers, got ", time.numel());
   check_argument(start, "start", dtype, width);
-  check_argument(places, "places", dtype, n * width);
-  check_argument(mask, "mask", ScalarType::Bool, rows * n);
+  check_shape(places, "places", dtype, {n, width});
+  check_shape(mask, "mask", ScalarType::Bool, {rows, n});
   STD_TORCH_CHECK(head_bias || (head.dim() == 2 && head.size(0) == width + 1 && head.size(1) == width),
                   "head must be (D + 1, D), or come with a head_bias");
-  if (order) check_argument(*order, "order", ScalarType::Long, rows * n);
+  STD_TORCH_CHECK(head_bias || head.scalar_type() == dtype, "head has the wrong dtype");
+  if (order) check_shape(*order, "order", ScalarType::Long, {rows, n});
   for (int64_t at = 0; order && at < rows * n; ++at) {
     STD_TORCH_CHECK(arrangement.data[at] >= 0 && arrangement.data[at] < n, "order must hold items from 0 to ", n - 1,
                     ", got ", arrangement.data[at]);
@@ -234,10 +238,11 @@ std::tuple<Tensor, Tensor, Tensor> predict_order(const Choices& choices, const s
 
 Tensor open_decoder(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads,
                     bool norm_first, const Tensor& memory, const Tensor& mask) {
+  check_dimensions(memory, "memory", 3);
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
   const TransformerShape shape = shape_of(WeightKind::decoder, weights, packed, heads, norm_first, n, memory);
   const Tensor ready = packed_or_new(shape, weights, packed);
-  check_argument(mask, "mask", ScalarType::Bool, rows * n);
+  check_shape(mask, "mask", ScalarType::Bool, {rows, n});
   const Tensor memory_c = made_contiguous(memory), mask_c = made_contiguous(mask);
   return with_number_type(memory, "memory", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -259,11 +264,13 @@ Tensor open_decoder(const std::vector<Tensor>& weights, const std::optional<Tens
 Tensor advance_decoder(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads,
                        bool norm_first, const Tensor& cache, const Tensor& inputs, const Tensor& lengths,
                        const Tensor& mask) {
+  check_dimensions(inputs, "inputs", 3);
+  check_dimensions(mask, "mask", 2);
   const int64_t rows = inputs.size(0), positions = inputs.size(1), width = inputs.size(2), n = mask.size(1);
   const TransformerShape shape = shape_of(WeightKind::decoder, weights, packed, heads, norm_first, n, inputs);
   const Tensor ready = packed_or_new(shape, weights, packed);
-  check_argument(lengths, "lengths", ScalarType::Long, rows);
-  check_argument(mask, "mask", ScalarType::Bool, rows * n);
+  check_shape(lengths, "lengths", ScalarType::Long, {rows});
+  check_shape(mask, "mask", ScalarType::Bool, {rows, n});
   const Tensor inputs_c = made_contiguous(inputs), lengths_c = made_contiguous(lengths);
   const Tensor mask_c = made_contiguous(mask);
   const Tensor states = torch::stable::new_zeros(inputs, {rows, positions, width}, inputs.scalar_type());
@@ -276,7 +283,7 @@ Tensor advance_decoder(const std::vector<Tensor>& weights, const std::optional<T
         "cache must be what open_decoder returned for this memory");
     const int64_t* length_data = data_of<int64_t>(lengths_c);
     for (int64_t row = 0; row < rows; ++row) {
-      STD_TORCH_CHECK(length_data[row] >= 0 && length_data[row] + positions <= n, "lengths must leave room for ",
+      STD_TORCH_CHECK(length_data[row] >= 0 && length_data[row] <= n - positions, "lengths must leave room for ",
                       positions, " positions of ", n, ", got ", length_data[row], " in row ", row);
     }
     const int64_t scratch_numbers = kernels.scratch_numbers(shape);

@@ -34,6 +34,7 @@ Tensor reflect(const Tensor& x) {
 std::tuple<Tensor, Tensor> decode_chamber(const Tensor& soft_ranks, const std::optional<Tensor>& mask) {
   STD_TORCH_CHECK(soft_ranks.dim() == 2, "soft_ranks must be (B, N), got ", soft_ranks.dim(), " dimensions");
   const int64_t rows = soft_ranks.size(0), n = soft_ranks.size(1);
+  if (mask) check_shape(*mask, "mask", ScalarType::Bool, {rows, n});
   const Tensor values = made_contiguous(soft_ranks);
   const std::optional<Tensor> real = mask ? std::optional(made_contiguous(*mask)) : std::nullopt;
   const Tensor order = torch::stable::new_empty(soft_ranks, {rows, n}, ScalarType::Long);
@@ -76,10 +77,11 @@ std::tuple<Tensor, Tensor, Tensor> lift_order(const Tensor& order, const Tensor&
                                               const std::optional<Tensor>& mask, ScalarType dtype) {
   STD_TORCH_CHECK(order.dim() == 2, "order must be (B, N), got ", order.dim(), " dimensions");
   const int64_t rows = order.size(0), n = order.size(1);
-  STD_TORCH_CHECK(slots.dim() == 2 && slots.size(0) == rows && slots.size(1) == n,
-                  "slots must have the shape of order");
-  STD_TORCH_CHECK(!mask || mask->numel() == rows * n, "mask must have the shape of order");
+  check_shape(order, "order", ScalarType::Long, {rows, n});
+  check_shape(slots, "slots", ScalarType::Long, {rows, n});
+  if (mask) check_shape(*mask, "mask", ScalarType::Bool, {rows, n});
   const Tensor items_of_slots = made_contiguous(order), chosen = made_contiguous(slots);
+  STD_TORCH_CHECK(dtype == ScalarType::Float || dtype == ScalarType::Double, "dtype must be float32 or float64");
   const OptionalData<bool> real(mask);
   const Tensor items = torch::stable::new_empty(order, {rows, n}), ranks = torch::stable::new_empty(order, {rows, n});
   const Tensor soft_ranks = torch::stable::new_empty(order, {rows, n}, dtype);
@@ -95,10 +97,11 @@ std::tuple<Tensor, Tensor, Tensor> lift_order(const Tensor& order, const Tensor&
         const bool* is_real = real.at(first);
         const int64_t size = is_real == nullptr ? n : std::count(is_real, is_real + n, true);
         const T steps = T(std::max<int64_t>(size, 2) - 1);
+        std::fill_n(rank_data + first, n, -1);
         for (int64_t place = 0; place < n; ++place) {
           const int64_t slot = slot_data[first + place];
           const int64_t item = slot < 0 || slot >= n ? -1 : order_data[first + slot];
-          if (item < 0 || item >= n) {
+          if (item < 0 || item >= n || rank_data[first + item] >= 0) {
             keep_lowest(wrong_row, row);
             break;
           }
@@ -109,14 +112,16 @@ std::tuple<Tensor, Tensor, Tensor> lift_order(const Tensor& order, const Tensor&
       }
     });
   });
-  STD_TORCH_CHECK(wrong_row == rows, "order and slots must hold 0 to ", n - 1, ", row ", wrong_row.load(),
-                  " holds something else");
+  STD_TORCH_CHECK(wrong_row == rows, "order and slots must hold each of 0 to ", n - 1, " once per row, row ",
+                  wrong_row.load(), " holds something else");
   return {items, ranks, soft_ranks};
 }
 
 std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, const std::optional<Tensor>& uniform) {
   STD_TORCH_CHECK(scores.dim() == 2, "scores must be (B, N), got ", scores.dim(), " dimensions");
   const int64_t rows = scores.size(0), n = scores.size(1);
+  check_shape(remaining, "remaining", ScalarType::Bool, {rows, n});
+  if (uniform) check_shape(*uniform, "uniform", scores.scalar_type(), {rows});
   const Tensor values = made_contiguous(scores);
   const Tensor allowed = made_contiguous(remaining);
   const std::optional<Tensor> draws = uniform ? std::optional(made_contiguous(*uniform)) : std::nullopt;
@@ -130,6 +135,10 @@ std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, c
     const T* draw_data = draws ? data_of<T>(*draws) : nullptr;
     int64_t* choice_data = mutable_data_of<int64_t>(choice);
     T* log_prob_data = mutable_data_of<T>(log_prob);
+    for (int64_t row = 0; draw_data != nullptr && row < rows; ++row) {
+      STD_TORCH_CHECK(draw_data[row] >= 0 && draw_data[row] <= 1, "uniform must be from 0 to 1, got ", draw_data[row],
+                      " in row ", row);
+    }
     const auto kernel = row_kernels<T>().pick;
     torch::stable::parallel_for(0, rows, rows_per_task(8 * n), [&](int64_t begin, int64_t end) {
       std::vector<T> weights(pick_scratch_numbers(n));
@@ -152,14 +161,16 @@ std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, c
 std::tuple<Tensor, Tensor> decode_scores(const Choices& choices, const Tensor& scores, const Tensor& mask) {
   STD_TORCH_CHECK(scores.dim() == 3, "scores must be (B, N, N), got ", scores.dim(), " dimensions");
   const int64_t rows = scores.size(0), n = scores.size(1);
+  STD_TORCH_CHECK(scores.size(2) == n, "scores must be (B, N, N), place by slot, got ", n, " by ", scores.size(2));
+  check_shape(mask, "mask", ScalarType::Bool, {rows, n});
   const Tensor values = made_contiguous(scores), real = made_contiguous(mask);
   const Tensor order = torch::stable::new_empty(scores, {rows, n}, ScalarType::Long);
   const Tensor log_probs = torch::stable::new_zeros(scores, {rows, n}, scores.scalar_type());
-  std::atomic<int64_t> nan_row{-1};
+  std::atomic<int64_t> nan_row{-1}, empty_row{-1};
   std::atomic<bool> is_too_hard{false};
   with_number_type(scores, "scores", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const BatchChoices<T> given(choices, rows, n);
+    const BatchChoices<T> given(choices, data_of<bool>(real), rows, n);
     const BatchRules& rules = given.rules;
     const auto kernel = row_kernels<T>().pick;
     torch::stable::parallel_for(0, rows, rows_per_task(8 * n * n), [&](int64_t begin, int64_t end) {
@@ -192,7 +203,7 @@ std::tuple<Tensor, Tensor> decode_scores(const Choices& choices, const Tensor& s
                      place < given.forced_places ? given.forced.at(row * n + place) : nullptr, n, row_order + place,
                      mutable_data_of<T>(log_probs) + row * n + place, weights.data());
           if (failure != PickFailure::none) {
-            nan_row = row;
+            (failure == PickFailure::nothing_remains ? empty_row : nan_row) = row;
             break;
           }
           remaining[row_order[place]] = false;
@@ -205,6 +216,7 @@ std::tuple<Tensor, Tensor> decode_scores(const Choices& choices, const Tensor& s
     });
   });
   STD_TORCH_CHECK(!is_too_hard, RowConstraints::too_hard);
+  STD_TORCH_CHECK(empty_row < 0, "constraints must leave an order, they leave none in row ", empty_row.load());
   STD_TORCH_CHECK(nan_row < 0, "scores must not be NaN for a real slot, got NaN in row ", nan_row.load());
   return {order, log_probs};
 }
@@ -212,9 +224,20 @@ std::tuple<Tensor, Tensor> decode_scores(const Choices& choices, const Tensor& s
 // Walks along a prefix and says what may come next after each part of it.
 Tensor allowed_picks(const Tensor& prefix, const Tensor& mask, const std::optional<Tensor>& before,
                      const std::optional<Tensor>& allowed, const std::optional<Tensor>& group) {
+  check_dimensions(mask, "mask", 2);
+  check_dimensions(prefix, "prefix", 2);
   const int64_t rows = mask.size(0), n = mask.size(1), picks = prefix.size(1);
+  check_shape(mask, "mask", ScalarType::Bool, {rows, n});
+  check_shape(prefix, "prefix", ScalarType::Long, {rows, picks});
+  if (before) check_shape(*before, "before", ScalarType::Bool, {rows, n, n});
+  if (allowed) check_shape(*allowed, "allowed", ScalarType::Bool, {rows, n, n});
+  if (group) check_shape(*group, "group", ScalarType::Long, {rows, n});
   const Tensor prefix_c = made_contiguous(prefix), real = made_contiguous(mask);
   const Tensor out = torch::stable::new_zeros(mask, {rows, picks + 1, n}, ScalarType::Bool);
+  for (int64_t at = 0; at < rows * picks; ++at) {
+    const int64_t slot = data_of<int64_t>(prefix_c)[at];
+    STD_TORCH_CHECK(slot >= 0 && slot < n, "prefix must hold slots from 0 to ", n - 1, ", got ", slot);
+  }
   const BatchRules rules(before, allowed, group, n);
   std::atomic<bool> is_too_hard{false};
   torch::stable::parallel_for(0, rows, rows_per_task(n * (picks + 1)), [&](int64_t begin, int64_t end) {
@@ -251,6 +274,11 @@ Tensor random_numbers(const Tensor& samples, int64_t seed, int64_t step, int64_t
                       ScalarType dtype, KernelOf kernel_of) {
   STD_TORCH_CHECK(samples.dim() == 1, "samples must be (B,), got ", samples.dim(), " dimensions");
   const int64_t rows = samples.size(0);
+  check_shape(samples, "samples", ScalarType::Long, {rows});
+  STD_TORCH_CHECK(count >= 0 && count < int64_t(1) << 31, "count must be from 0 to 2^31 - 1, got ", count);
+  STD_TORCH_CHECK(step >= 0 && step < int64_t(1) << 24, "step must be from 0 to 2^24 - 1, got ", step);
+  STD_TORCH_CHECK(stream >= 0 && stream < 256, "stream must be from 0 to 255, got ", stream);
+  STD_TORCH_CHECK(dtype == ScalarType::Float || dtype == ScalarType::Double, "dtype must be float32 or float64");
   const Tensor sample_ids = made_contiguous(samples);
   const Tensor out = torch::stable::new_empty(samples, {rows, count}, dtype);
   const uint32_t step_and_stream = uint32_t(step & 0xFFFFFF) | uint32_t(stream) << 24;

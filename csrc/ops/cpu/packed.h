@@ -56,8 +56,9 @@ const T* packed_data(const Tensor& packed) {
 // The header of packed weights, if they are of this kind and whole.
 inline PackedHeader checked_header(const Tensor& packed, WeightKind kind) {
   const int64_t bytes = with_number_type(packed, "packed", [](auto* type) { return int64_t(sizeof(*type)); });
-  STD_TORCH_CHECK(packed.is_contiguous() && packed.numel() * bytes >= int64_t(sizeof(PackedHeader)),
-                  "packed must be packed weights, got ", packed.numel(), " numbers, too few for their header");
+  STD_TORCH_CHECK(packed.dim() == 1 && packed.is_contiguous(), "packed must be packed weights, a contiguous vector");
+  STD_TORCH_CHECK(packed.numel() * bytes >= int64_t(sizeof(PackedHeader)), "packed must be packed weights, got ",
+                  packed.numel(), " numbers, too few for their header");
   PackedHeader header;
   std::memcpy(&header, packed.const_data_ptr(), sizeof(header));
   STD_TORCH_CHECK(header.magic == PackedHeader::right_magic,
@@ -66,6 +67,9 @@ inline PackedHeader checked_header(const Tensor& packed, WeightKind kind) {
                   PackedHeader::right_version, ", got version ", header.version, ": pack them again");
   STD_TORCH_CHECK(header.kind == kind, "packed must be the weights of ", name_of(kind), ", got those of ",
                   name_of(header.kind));
+  STD_TORCH_CHECK(header.layers > 0 && header.width > 0 && header.feed_width > 0 && header.layers < 1 << 20 &&
+                      header.width < 1 << 24 && header.feed_width < 1 << 24,
+                  "packed must be packed weights, got a header with sizes out of range");
   STD_TORCH_CHECK(header.number_bytes == bytes && header.numbers == packed.numel(), "packed must be whole, got ",
                   packed.numel(), " of ", header.numbers, " numbers");
   return header;

@@ -129,6 +129,7 @@ TransformerShape shape_of(WeightKind kind, const std::vector<Tensor>& weights, c
                       listed.model_width, " and ", listed.feed_width);
     }
   }
+  STD_TORCH_CHECK(width > 0 && shape.feed_width > 0, "weights must have widths of at least 1");
   STD_TORCH_CHECK(shape.model_width == width, "weights of ", name_of(kind),
                   " must have the width of what they work on, ", width, ", got ", shape.model_width);
   STD_TORCH_CHECK(heads > 0 && width % heads == 0, "heads must divide D = ", width, ", got ", heads);
@@ -149,6 +150,9 @@ Workers workers_for(int64_t rows) {
 
 Tensor project(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& packed) {
   constexpr int64_t fewest_rows = 64;  // for a thread of their own
+  check_dimensions(x, "x", 3);
+  check_dimensions(weight, "weight", 2);
+  STD_TORCH_CHECK(weight.scalar_type() == x.scalar_type(), "weight must have the dtype of x");
   const int64_t outputs = weight.size(0), inputs = weight.size(1), rows = x.size(0) * x.size(1);
   const Tensor ready = packed ? *packed : pack_projection(weight);
   const PackedHeader header = checked_header(ready, WeightKind::projection);
@@ -173,10 +177,11 @@ Tensor project(const Tensor& x, const Tensor& weight, const std::optional<Tensor
 
 Tensor encode(const std::vector<Tensor>& weights, const std::optional<Tensor>& packed, int64_t heads, bool norm_first,
               const Tensor& x, const Tensor& mask) {
+  check_dimensions(x, "x", 3);
   const int64_t rows = x.size(0), n = x.size(1), width = x.size(2);
   const TransformerShape shape = shape_of(WeightKind::encoder, weights, packed, heads, norm_first, n, x);
   const Tensor ready = packed_or_new(shape, weights, packed);
-  check_argument(mask, "mask", ScalarType::Bool, rows * n);
+  check_shape(mask, "mask", ScalarType::Bool, {rows, n});
   const Tensor x_c = made_contiguous(x), mask_c = made_contiguous(mask);
   const Tensor memory = torch::stable::empty_like(x_c);
   with_number_type(x, "x", [&](auto* type) {

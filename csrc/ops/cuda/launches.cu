@@ -1,48 +1,26 @@
 // The launches. Apart from the torch ops, because nvcc reads a file once per architecture and torch's headers are long.
-#include <stdexcept>
-#include <string>
-
+#include "launch.cuh"
 #include "launches.h"
 #include "row_kernels.cuh"
 
 namespace softrank {
-namespace {
-
-template <typename... Parameters, typename... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), int64_t blocks, int threads, void* stream,
-            Arguments... arguments) {
-  if (blocks == 0) return;
-  if (blocks > INT32_MAX) {
-    throw std::runtime_error(std::string(name) + ": the input is too large, it takes " + std::to_string(blocks) +
-                             " CUDA blocks");
-  }
-  kernel<<<unsigned(blocks), threads, 0, static_cast<cudaStream_t>(stream)>>>(Parameters(arguments)...);
-  // Torch's own launch check is missing from CPU builds of torch, and this library must load beside them too.
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess) {
-    throw std::runtime_error(std::string(name) + ": the CUDA launch failed: " + cudaGetErrorString(error));
-  }
-}
-
-}  // namespace
-
 template <typename T>
 void launch_reflect(void* stream, const T* x, T* out, int64_t n) {
-  launch("reflect", reflect_kernel<T>, blocks_for(n, largest_block), largest_block, stream, x, out, n);
+  launch("reflect", reflect_kernel<T>, blocks_for(n, largest_block), largest_block, 0, stream, x, out, n);
 }
 
 template <typename T>
 void launch_decode_chamber(void* stream, const T* soft_ranks, const bool* mask, int64_t rows, int64_t n, int64_t* order,
                            int64_t* ranks) {
   const int threads = threads_for_row(n);
-  launch("decode_chamber", decode_chamber_kernel<T>, rows * blocks_for(n, threads), threads, stream, soft_ranks, mask,
-         n, order, ranks);
+  launch("decode_chamber", decode_chamber_kernel<T>, rows * blocks_for(n, threads), threads, 0, stream, soft_ranks,
+         mask, n, order, ranks);
 }
 
 template <typename T>
 void launch_pick(void* stream, const T* scores, const bool* remaining, const T* uniform, int64_t rows, int64_t n,
                  int64_t* choice, T* log_prob, T* weights) {
-  launch("pick", pick_kernel<T>, rows, threads_for_row(n), stream, scores, remaining, uniform, n, choice, log_prob,
+  launch("pick", pick_kernel<T>, rows, threads_for_row(n), 0, stream, scores, remaining, uniform, n, choice, log_prob,
          weights);
 }
 
@@ -50,8 +28,8 @@ template <typename T>
 void launch_random(void* stream, bool is_normal, const int64_t* samples, uint64_t seed, uint32_t step_and_stream,
                    int64_t rows, int64_t count, T* out) {
   launch(is_normal ? "random_normal" : "random_uniform", is_normal ? random_kernel<T, true> : random_kernel<T, false>,
-         blocks_for(rows * pairs_of(count), largest_block), largest_block, stream, samples, seed, step_and_stream, rows,
-         count, out);
+         blocks_for(rows * pairs_of(count), largest_block), largest_block, 0, stream, samples, seed, step_and_stream,
+         rows, count, out);
 }
 
 #define SOFTRANK_INSTANTIATE(T)                                                                            \

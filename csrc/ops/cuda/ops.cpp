@@ -1,31 +1,12 @@
 // The CUDA ops on tensors: outputs, device and stream for the launches. LibTorch stable ABI only.
-#include <torch/csrc/stable/accelerator.h>
-
 #include <optional>
 #include <tuple>
 
-#include "../tensors.h"
+#include "launch_place.h"
 #include "launches.h"
 
 namespace softrank {
 namespace {
-
-// Makes the device of a tensor the current one while it lives, and knows that device's current stream.
-struct LaunchPlace {
-  explicit LaunchPlace(const Tensor& tensor)
-      : guard(tensor.get_device_index()),
-        stream(torch::stable::accelerator::getCurrentStream(tensor.get_device_index()).nativeHandle()) {}
-  torch::stable::accelerator::DeviceGuard guard;
-  void* stream;
-};
-
-// The argument, contiguous, if it has this dtype and size and is on the device of another one.
-Tensor checked_argument(const Tensor& tensor, const char* name, ScalarType dtype, int64_t size, const Tensor& beside) {
-  check_argument(tensor, name, dtype, size);
-  STD_TORCH_CHECK(tensor.is_cuda() && tensor.get_device_index() == beside.get_device_index(), name,
-                  " must be on CUDA device ", beside.get_device_index(), " like the first argument");
-  return made_contiguous(tensor);
-}
 
 Tensor reflect(const Tensor& x) {
   const LaunchPlace place(x);

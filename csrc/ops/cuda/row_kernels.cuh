@@ -1,5 +1,5 @@
 // The CUDA kernels and how they are to be launched. No torch here: the tests compile this file for the host too, so it
-// uses threads, shared memory, __syncthreads and __trap only. Compile with floating-point contraction off
+// uses threads, shared memory and __syncthreads only. Compile with floating-point contraction off
 // (--fmad=false): then the random numbers have the bits of the reference.
 //
 // All arrays are contiguous, rows one after another. Blocks are numbered along x only (2^31 - 1 of them), and nothing
@@ -76,8 +76,8 @@ __global__ void decode_chamber_kernel(const T* soft_ranks, const bool* mask, int
 // positive weight, hence in the set; for N = 1 it is item 0 with log-probability 0. Launch threads_for_row(n) threads,
 // `rows` blocks.
 //
-// An empty set or a NaN score in it traps: as with a device assertion in torch, the error surfaces at the next
-// synchronisation and the context is lost.
+// An empty set, or a NaN score in it, gives the first item of the set (0 if there is none) with log-probability NaN,
+// which the caller looks for: a trap would cost the process its CUDA context.
 template <typename T>
 __global__ void pick_kernel(const T* scores, const bool* remaining, const T* uniform, int64_t n, int64_t* choice,
                             T* log_prob, T* weights) {
@@ -97,7 +97,6 @@ __global__ void pick_kernel(const T* scores, const bool* remaining, const T* uni
   int64_t top_item = n;
   for (int64_t item = begin; item < end; ++item) {
     if (!remaining[item]) continue;
-    if (scores[item] != scores[item]) __trap();
     if (beats(scores[item], item, top, top_item)) {
       top = scores[item];
       top_item = item;
@@ -115,7 +114,6 @@ __global__ void pick_kernel(const T* scores, const bool* remaining, const T* uni
   }
   top = tops[0];
   top_item = top_items[0];
-  if (top_item == n) __trap();
 
   // 2. The weight of each item and of each run.
   T run_weight = 0;
@@ -132,6 +130,13 @@ __global__ void pick_kernel(const T* scores, const bool* remaining, const T* uni
   T total = 0;
   for (int64_t i = 0; i < threads; ++i) total += run_weights[i];
   int64_t chosen = top_item;
+  if (!(total > T(0))) {  // the top's own weight is 1: a score is NaN, or there is none
+    chosen = 0;
+    while (chosen < n && !remaining[chosen]) ++chosen;
+    choice[row] = chosen < n ? chosen : 0;
+    log_prob[row] = T(NAN);
+    return;
+  }
   if (uniform != nullptr) {
     const T target = uniform[row] * total;
     const int64_t chosen_run = item_at(run_weights, threads, target);

@@ -1,0 +1,215 @@
+"""Tours by `improve`, beside as many independent draws, and beside other searches in the same seconds.
+
+    python bench/improve.py --file tsp50_concorde_0000-0255.txt --draws 64 256
+
+A table on equal draws: independent draws from random starts, and `improve` after 16 of them, without and with local
+search (2-opt and Or-opt). A table on equal seconds, those that `improve` took for the first number of draws:
+independent draws, 8 symmetries, `improve`, the same with uniform draws in place of the model's, restarts of the local
+search from random tours, and fast-tsp. Gaps in percent over the file's tours, with the standard error of their mean
+over the instances; differences are paired. Both tables go into a JSON file as well.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from timing import Deadline, fix_threads, machine, timed_once
+from torch import Tensor, nn
+
+from softrank_ext import Drawing, Engine, Search, from_pretrained, improve, ops, sample
+from softrank_ext.costs import TourLength, local_search
+from softrank_ext.metrics import tour_length
+from softrank_ext.model import DataFacts, OrderModel
+from softrank_ext.processes import Bridge
+from softrank_ext.tasks.tsp import TSP, read_instances
+
+RESULTS = Path(__file__).parent / "results"
+LENGTH = TourLength()
+
+
+class UniformModel(OrderModel):
+    """Every pick is uniform among what remains: what a search is worth without a model."""
+
+    model_type, config_type = "uniform", None
+    process = Bridge(sampling_steps=1)
+    fixed_start, decodes_by_pick = True, False
+
+    def __init__(self, data: DataFacts) -> None:
+        super().__init__()
+        self.config = type("Config", (), {"data": data})()
+        self.embedder = nn.Linear(1, 1)  # a parameter, for its device and dtype
+
+    def embed(self, items: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The items as they are."""
+        return items.float()
+
+    def packed_weights(self) -> None:
+        """None: nothing is shared."""
+
+    def decode_embedded(
+        self, embedded: Tensor, t: float | Tensor, mask: Tensor | None = None, choices: ops.Choices = ops.Choices(), *,
+        order: Tensor | None = None, engine: Engine = Engine(), packed_weights: None = None,
+    ) -> ops.DecodedOrder:  # fmt: skip
+        """The forced places, then the other slots by their uniform numbers."""
+        assert choices.uniform is not None
+        keys = choices.uniform.clone()
+        if choices.forced_order is not None and choices.forced_places:
+            forced = choices.forced_order[:, : choices.forced_places]
+            keys.scatter_(1, forced, torch.arange(-forced.shape[1], 0.0).expand_as(forced))
+        slots = keys.argsort(1)
+        return ops.DecodedOrder(slots, torch.zeros_like(keys), torch.ones(len(keys), 2, dtype=torch.int64))
+
+    def own_loss(self) -> None:
+        """None: nothing is learned."""
+
+    def bytes_per_sample(self, N: int) -> int:
+        """A few numbers per item."""
+        return 64 * N
+
+
+def polish(items: Tensor, order: Tensor) -> Tensor:
+    """2-opt and Or-opt until no move helps."""
+    return local_search(items, order, LENGTH)
+
+
+class Instances:
+    """Points, the lengths to beat, and the model."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        points, order = read_instances(arguments.file)
+        rows = slice(arguments.first, arguments.first + arguments.count)
+        self.points, self.best = points[rows].float(), tour_length(points[rows], order[rows])
+        self.model = from_pretrained(arguments.model)
+        self.seed = arguments.seed
+
+    def gaps(self, lengths: Tensor) -> Tensor:
+        """Percent over the best known length, (B,)."""
+        return 100 * (lengths / self.best - 1)
+
+    def improved(self, search: Search, draws: int, initial: int = 16) -> Tensor:
+        """Lengths (B,) after so many draws."""
+        found = improve(
+            self.model, self.points, tour_length, initial=min(initial, draws), rounds=max(draws - initial, 0),
+            search=search, seed=self.seed,
+        )  # fmt: skip
+        return found.cost
+
+    def improved_for(self, model: OrderModel, search: Search, seconds: float) -> tuple[Tensor, int]:
+        """Lengths (B,) after so many seconds, and the draws per instance."""
+        found = improve(
+            model, self.points, tour_length, seconds=seconds, search=search, seed=self.seed, drawing=Drawing()
+        )
+        return found.cost, found.draws
+
+    def symmetric_for(self, seconds: float) -> tuple[Tensor, int]:
+        """The best of draws of the eight turned and mirrored copies, as many rounds as fit."""
+        deadline, best, draws = Deadline(seconds), torch.full((len(self.points),), math.inf, dtype=torch.float64), 0
+        copies = TSP().symmetric_copies(self.points)
+        while not deadline.has_passed():
+            drawn = sample(self.model, copies, steps=1, seed=self.seed, first_sample=draws * len(copies))
+            lengths = tour_length(copies, drawn.order[:, 0]).view(-1, 8)
+            best, draws = torch.minimum(best, lengths.amin(1)), draws + 8
+        return best, draws
+
+    def restarts_for(self, seconds: float) -> tuple[Tensor, int]:
+        """The best of local searches from random tours."""
+        deadline, best, draws = Deadline(seconds), torch.full((len(self.points),), math.inf, dtype=torch.float64), 0
+        generator = torch.Generator().manual_seed(self.seed)
+        while not deadline.has_passed():
+            tours = torch.rand(self.points.shape[:2], generator=generator).argsort(1)
+            best = torch.minimum(best, tour_length(self.points, polish(self.points, tours)))
+            draws += 1
+        return best, draws
+
+    def solved_for(self, seconds: float) -> tuple[Tensor, int]:
+        """fast-tsp with an equal share of the seconds for each instance."""
+        import fast_tsp
+
+        tours = []
+        for points in self.points.double().numpy():
+            table = np.rint(46000 * np.linalg.norm(points[:, None] - points[None], axis=2)).astype(np.uint16)
+            tours.append(fast_tsp.find_tour(table, duration_seconds=seconds / len(self.points)))
+        return tour_length(self.points, torch.tensor(tours)), 0
+
+
+def stated(gaps: Tensor) -> str:
+    """Mean and standard error."""
+    return f"{float(gaps.mean()):.4f} ± {float(gaps.std() / len(gaps) ** 0.5):.4f}"
+
+
+def equal_draws(given: Instances, counts: list[int]) -> tuple[list[dict[str, object]], float]:
+    """Rows of the table on equal draws, and the seconds of the first `improve`."""
+    rows, first_seconds = [], 0.0
+    for draws in counts:
+        independent = given.gaps(given.improved(Search(), draws, initial=draws))
+        for name, search in (("improve", Search()), ("improve with local search", Search(polish=polish))):
+            lengths: list[Tensor] = []
+            seconds = timed_once(lambda: lengths.append(given.improved(search, draws)))  # noqa: B023
+            gaps = given.gaps(lengths[0])
+            first_seconds = first_seconds or seconds
+            rows.append(
+                {"draws": draws, "search": name, "gap": stated(gaps), "independent": stated(independent),
+                 "less than independent": stated(independent - gaps), "seconds": round(seconds, 1)}
+            )  # fmt: skip
+            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    return rows, first_seconds
+
+
+def equal_seconds(given: Instances, seconds: float) -> list[dict[str, object]]:
+    """Rows of the table on equal seconds."""
+    uniform = UniformModel(given.model.config.data)
+    searches: dict[str, Callable[[], tuple[Tensor, int]]] = {
+        "independent draws": partial(given.improved_for, given.model, Search(fresh=1.0), seconds),
+        "8 symmetries": partial(given.symmetric_for, seconds),
+        "improve": partial(given.improved_for, given.model, Search(), seconds),
+        "improve with local search": partial(given.improved_for, given.model, Search(polish=polish), seconds),
+        "improve by uniform draws": partial(given.improved_for, uniform, Search(), seconds),
+        "the same with local search": partial(given.improved_for, uniform, Search(polish=polish), seconds),
+        "local search from random tours": partial(given.restarts_for, seconds),
+        "fast-tsp": partial(given.solved_for, seconds),
+    }
+    rows = []
+    for name, search in searches.items():
+        results: list[tuple[Tensor, int]] = []
+        taken = timed_once(lambda: results.append(search()))  # noqa: B023
+        lengths, draws = results[0]
+        rows.append({"search": name, "gap": stated(given.gaps(lengths)), "draws": draws, "seconds": round(taken, 1)})
+        print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--file", required=True, help="instances with their best tours, as `softrank generate tsp` makes"
+    )
+    parser.add_argument("--model", default="tsp")
+    parser.add_argument("--first", type=int, default=0, help="number of the first instance")
+    parser.add_argument("--count", type=int, default=256)
+    parser.add_argument("--draws", type=int, nargs="+", default=[64])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=None)
+    arguments = parser.parse_args()
+    fix_threads(arguments.threads)
+    given = Instances(arguments)
+    B, N = given.points.shape[:2]
+    print(f"{B} instances of {N} points, model {arguments.model}; {machine()}")
+    draws, seconds = equal_draws(given, arguments.draws)
+    print(f"in the same {seconds:.1f} seconds for all instances")
+    record = {
+        "machine": machine(), "instances": B, "points": N, "model": arguments.model, "seed": arguments.seed,
+        "equal_draws": draws, "equal_seconds": equal_seconds(given, seconds),
+    }  # fmt: skip
+    output = arguments.output or RESULTS / f"improve_{N}.json"
+    output.write_text(json.dumps(record, indent=2) + "\n")
+    print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()

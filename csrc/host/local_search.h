@@ -1,0 +1,223 @@
+// Local search over batches of numpy arrays: checks, then rows in parallel.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../kernels/costs.h"
+#include "../kernels/order_search.h"
+#include "../kernels/tour_search.h"
+#include "rows_in_parallel.h"
+
+namespace softrank {
+
+namespace py = pybind11;
+using Numbers = py::array_t<double, py::array::c_style | py::array::forcecast>;
+using Orders = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
+using Claims = py::array_t<bool, py::array::c_style | py::array::forcecast>;
+
+// The rules of a batch, as `softrank_ext.constraints.Rules` has them; arrays of one row serve all rows.
+struct BatchRules {
+  std::optional<Claims> before, allowed;
+  std::optional<Orders> group;
+  bool keeps_first;
+
+  void check(int64_t rows, int64_t n) const {
+    check(before, "before", rows, n * n);
+    check(allowed, "allowed", rows, n * n);
+    check(group, "group", rows, n);
+  }
+  KeptRules row(int64_t row, int64_t n) const {
+    return KeptRules({at(before, row), at(allowed, row), at(group, row)}, keeps_first, n);
+  }
+
+ private:
+  template <typename Array>
+  static void check(const std::optional<Array>& array, const char* name, int64_t rows, int64_t size) {
+    if (array && array->size() != size * (array->shape(0) == 1 ? 1 : rows)) {
+      throw py::value_error(std::string(name) + " does not fit order");
+    }
+  }
+  template <typename Array>
+  static auto at(const std::optional<Array>& array, int64_t row) -> decltype(array->data()) {
+    if (!array) return nullptr;
+    return array->data() + (array->shape(0) == 1 ? 0 : row * (array->size() / array->shape(0)));
+  }
+};
+
+inline bool has(const std::vector<std::string>& moves, const char* kind) {
+  return std::find(moves.begin(), moves.end(), kind) != moves.end();
+}
+
+// Checks that `items` is (rows or 1, n, width) and `order` (rows, n) of 0 ... n - 1, and returns a copy of order.
+inline Orders checked_copy(const Numbers& items, const Orders& order) {
+  if (order.ndim() != 2 || items.ndim() != 3 || items.shape(1) != order.shape(1) ||
+      (items.shape(0) != 1 && items.shape(0) != order.shape(0))) {
+    throw py::value_error("items must be (B, N, F) and order (B, N)");
+  }
+  const int64_t rows = order.shape(0), n = order.shape(1);
+  Orders copy({rows, n});
+  std::copy_n(order.data(), rows * n, copy.mutable_data());
+  for (int64_t i = 0; i < rows * n; ++i) {
+    if (order.data()[i] < 0 || order.data()[i] >= n) throw py::value_error("order must hold items 0 to N - 1");
+  }
+  return copy;
+}
+
+// Tours (B, N) made shorter. items: points (B, N, D), or distances (B, N, N) if is_matrix.
+inline Orders search_tours(const Numbers& items, const Orders& order, bool is_matrix, bool is_closed,
+                           const std::vector<std::string>& moves, int64_t neighbours, int64_t most_moves,
+                           std::optional<Claims> before, std::optional<Claims> allowed, std::optional<Orders> group,
+                           bool keeps_first, int64_t threads) {
+  Orders shorter = checked_copy(items, order);
+  const int64_t rows = order.shape(0), n = order.shape(1), width = items.shape(2);
+  if (is_matrix && width != n) throw py::value_error("items must be (B, N, N)");
+  const BatchRules rules{std::move(before), std::move(allowed), std::move(group), keeps_first};
+  rules.check(rows, n);
+  const TourOptions options{is_closed, has(moves, "insert"), has(moves, "swap"), has(moves, "reverse"), neighbours,
+                            most_moves};
+  const double* from = items.data();
+  const int64_t row_size = items.shape(0) == 1 ? 0 : n * width;
+  int64_t* to = shorter.mutable_data();
+  const auto run = [&](auto* none) {
+    using Distance = std::remove_pointer_t<decltype(none)>;
+    rows_in_parallel(rows, threads, [&] {
+      return [&, search = std::unique_ptr<TourSearch<Distance>>(), last = static_cast<const double*>(nullptr)](
+                 int64_t row, Stop& stop) mutable {
+        const double* own = from + row * row_size;
+        // Rows of one instance, as samples are, share its lists of neighbours.
+        if (last == nullptr || (last != own && std::memcmp(last, own, n * width * sizeof(double)) != 0)) {
+          search = std::make_unique<TourSearch<Distance>>(Distance(own, n, width), n, options);
+        }
+        last = own;
+        KeptRules kept = rules.row(row, n);
+        search->improve(to + row * n, kept, stop);
+      };
+    });
+  };
+  if (is_matrix) {
+    run(static_cast<MatrixDistance*>(nullptr));
+  } else {
+    run(static_cast<PointDistance*>(nullptr));
+  }
+  return shorter;
+}
+
+// Calls body(a null pointer of the cost's class of costs.h) for the cost of that name.
+template <typename Body>
+void with_problem(const std::string& cost, Body body) {
+  if (cost == "makespan") return body(static_cast<Makespan*>(nullptr));
+  if (cost == "total_flow_time") return body(static_cast<TotalFlowTime*>(nullptr));
+  if (cost == "weighted_tardiness") return body(static_cast<WeightedTardiness*>(nullptr));
+  if (cost == "linear_ordering") return body(static_cast<LinearOrdering*>(nullptr));
+  throw py::value_error("cost must be one of makespan, total_flow_time, weighted_tardiness, linear_ordering");
+}
+
+// Calls body(search, row, stop) for each row, in parallel; rows of one instance share a search.
+template <typename Body>
+void with_searches(const std::string& cost, const Numbers& items, int64_t rows, int64_t threads, Body body) {
+  const int64_t n = items.shape(1), width = items.shape(2);
+  const int64_t wanted = cost == "linear_ordering" ? n : cost == "weighted_tardiness" ? 3 : width;
+  if (width != wanted) throw py::value_error("items must be (B, N, " + std::to_string(wanted) + ")");
+  const double* from = items.data();
+  const int64_t row_size = items.shape(0) == 1 ? 0 : n * width;
+  with_problem(cost, [&](auto* none) {
+    using Search = OrderSearch<std::remove_pointer_t<decltype(none)>>;
+    rows_in_parallel(rows, threads, [&] {
+      return [&, search = std::unique_ptr<Search>(), last = static_cast<const double*>(nullptr)](int64_t row,
+                                                                                                 Stop& stop) mutable {
+        const double* own = from + row * row_size;
+        if (last == nullptr || (last != own && std::memcmp(last, own, n * width * sizeof(double)) != 0)) {
+          search = std::make_unique<Search>(own, n, width);
+        }
+        last = own;
+        body(*search, row, stop);
+      };
+    });
+  });
+}
+
+// Costs (B,) of orders (B, N).
+inline py::array_t<double> order_costs(const Numbers& items, const Orders& order, const std::string& cost,
+                                       int64_t threads) {
+  const Orders checked = checked_copy(items, order);
+  const int64_t rows = order.shape(0), n = order.shape(1);
+  py::array_t<double> costs(rows);
+  double* to = costs.mutable_data();
+  with_searches(cost, items, rows, threads,
+                [&](auto& search, int64_t row, Stop&) { to[row] = search.cost_of(checked.data() + row * n); });
+  return costs;
+}
+
+// Orders (B, N) made cheaper.
+inline Orders search_orders(const Numbers& items, const Orders& order, const std::string& cost,
+                            const std::vector<std::string>& moves, int64_t most_moves, std::optional<Claims> before,
+                            std::optional<Claims> allowed, std::optional<Orders> group, bool keeps_first,
+                            int64_t threads) {
+  Orders cheaper = checked_copy(items, order);
+  const int64_t rows = order.shape(0), n = order.shape(1);
+  const BatchRules rules{std::move(before), std::move(allowed), std::move(group), keeps_first};
+  rules.check(rows, n);
+  std::vector<MoveKind> kinds;
+  for (const std::string& move : moves) {
+    kinds.push_back(move == "insert" ? MoveKind::insert : move == "swap" ? MoveKind::swap : MoveKind::reverse);
+  }
+  int64_t* to = cheaper.mutable_data();
+  with_searches(cost, items, rows, threads, [&](auto& search, int64_t row, Stop& stop) {
+    KeptRules kept = rules.row(row, n);
+    search.improve(to + row * n, kinds, most_moves, kept, stop);
+  });
+  return cheaper;
+}
+
+// Orders (B, N) built by putting the items, in the order given, each where it is cheapest.
+inline Orders build_orders(const Numbers& items, const Orders& order, const std::string& cost, int64_t threads) {
+  Orders built = checked_copy(items, order);
+  int64_t* to = built.mutable_data();
+  const int64_t n = order.shape(1);
+  with_searches(cost, items, order.shape(0), threads,
+                [&](auto& search, int64_t row, Stop&) { search.build(to + row * n); });
+  return built;
+}
+
+// Orders (B, N) made cheaper by iterated greedy. temperature: (B,). Row r has the random numbers of seed + r.
+inline Orders iterated_greedy(const Numbers& items, const Orders& order, const std::string& cost, int64_t rounds,
+                              double seconds, int64_t removed, const Numbers& temperature, uint64_t seed,
+                              int64_t threads) {
+  Orders found = checked_copy(items, order);
+  const int64_t n = order.shape(1);
+  if (temperature.size() != order.shape(0)) throw py::value_error("temperature must be (B,)");
+  int64_t* to = found.mutable_data();
+  const double* temperatures = temperature.data();
+  with_searches(cost, items, order.shape(0), threads, [&](auto& search, int64_t row, Stop& stop) {
+    const GreedyOptions options{rounds, seconds, removed, temperatures[row]};
+    search.iterated_greedy(to + row * n, options, seed + uint64_t(row), stop);
+  });
+  return found;
+}
+
+inline void add_local_search(py::module_& m) {
+  m.def("search_tours", &search_tours, py::arg("items"), py::arg("order"), py::kw_only(), py::arg("is_matrix"),
+        py::arg("is_closed"), py::arg("moves"), py::arg("neighbours"), py::arg("most_moves"), py::arg("before"),
+        py::arg("allowed"), py::arg("group"), py::arg("keeps_first"), py::arg("threads"),
+        "Tours (B, N) int64 through points (B, N, D), or by distances (B, N, N), made shorter by moves that help.");
+  m.def("order_costs", &order_costs, py::arg("items"), py::arg("order"), py::arg("cost"), py::arg("threads"),
+        "Costs (B,) of orders (B, N) by the cost of that name.");
+  m.def("search_orders", &search_orders, py::arg("items"), py::arg("order"), py::arg("cost"), py::kw_only(),
+        py::arg("moves"), py::arg("most_moves"), py::arg("before"), py::arg("allowed"), py::arg("group"),
+        py::arg("keeps_first"), py::arg("threads"), "Orders (B, N) made cheaper by moves that help.");
+  m.def("build_orders", &build_orders, py::arg("items"), py::arg("order"), py::arg("cost"), py::arg("threads"),
+        "Orders (B, N) built by putting the items, in the order given, each where it is cheapest.");
+  m.def("iterated_greedy", &iterated_greedy, py::arg("items"), py::arg("order"), py::arg("cost"), py::kw_only(),
+        py::arg("rounds"), py::arg("seconds"), py::arg("removed"), py::arg("temperature"), py::arg("seed"),
+        py::arg("threads"), "Orders (B, N) made cheaper by iterated greedy.");
+}
+
+}  // namespace softrank

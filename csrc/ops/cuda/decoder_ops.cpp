@@ -1,0 +1,228 @@
+// The decoder on CUDA tensors: weights are packed, then one launch gives the memory's keys and one the whole order.
+//
+// Nothing here waits for the device, except under rules: then the host says place by place what may come next, and
+// waits once per place. A pick that fails (a NaN score) is marked by a log-probability of NaN, which callers look for
+// once at their end.
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "../cpu/choices.h"
+#include "decoder_launches.h"
+#include "decoder_plan.h"
+#include "launch_place.h"
+
+namespace softrank {
+namespace {
+
+constexpr int64_t tensors_per_layer = 20;  // those of ops.LAYER_PARTS["decoder"]
+
+DecoderSizes sizes_of(const std::vector<Tensor>& weights, int64_t heads, bool norm_first, int64_t slots) {
+  STD_TORCH_CHECK(int64_t(weights.size()) > tensors_per_layer && (weights.size() - 2) % tensors_per_layer == 0,
+                  "weights must be ", tensors_per_layer, " tensors per layer and 2 of the final norm, got ",
+                  weights.size(), "; on CUDA the list goes with packed weights too");
+  const int64_t layers = int64_t(weights.size() - 2) / tensors_per_layer, width = weights[0].numel();
+  STD_TORCH_CHECK(heads > 0 && width % heads == 0, "heads must divide D = ", width, ", got ", heads);
+  return {int(layers), int(width), int(weights[tensors_per_layer - 3].numel()), int(heads), int(slots), norm_first};
+}
+
+Tensor packed_of(const DecoderSizes& sizes, const std::vector<Tensor>& weights, const LaunchPlace& place) {
+  return with_number_type(weights[0], "weights", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const int64_t width = sizes.width, feed_width = sizes.feed_width, square = width * width;
+    // Numbers of the weight and the bias of each part, then of the final norm.
+    const int64_t wanted[][2] = {{width, width},
+                                 {3 * square, 3 * width},
+                                 {square, width},
+                                 {width, width},
+                                 {square, width},
+                                 {2 * square, 2 * width},
+                                 {square, width},
+                                 {width, width},
+                                 {width * feed_width, feed_width},
+                                 {width * feed_width, width}};
+    std::vector<Tensor> kept;
+    std::vector<const T*> data;
+    for (const Tensor& weight : weights) {
+      const int64_t number = int64_t(data.size());
+      const bool is_final = number >= sizes.layers * tensors_per_layer;
+      const int64_t numbers = is_final ? width : wanted[number % tensors_per_layer / 2][number % 2];
+      kept.push_back(checked_argument(weight, "weights", weights[0].scalar_type(), numbers, weights[0]));
+      data.push_back(data_of<T>(kept.back()));
+    }
+    const Tensor packed =
+        torch::stable::new_zeros(weights[0], {packed_decoder_numbers<T>(sizes)}, weights[0].scalar_type());
+    launch_pack_decoder(place.stream, sizes, data.data(), mutable_data_of<T>(packed));
+    return packed;
+  });
+}
+
+Tensor pack_decoder(const std::vector<Tensor>& weights) {
+  STD_TORCH_CHECK(!weights.empty(), "weights must not be empty");
+  const LaunchPlace place(weights[0]);
+  return packed_of(sizes_of(weights, 1, true, 1), weights, place);
+}
+
+// The tensor, contiguous and beginning at a multiple of 16 bytes.
+Tensor made_aligned(const Tensor& tensor) {
+  const Tensor contiguous = made_contiguous(tensor);
+  const bool is_aligned = reinterpret_cast<uintptr_t>(contiguous.const_data_ptr()) % 16 == 0;
+  return is_aligned ? contiguous : torch::stable::clone(contiguous);
+}
+
+// A copy of a device array in host memory, which is there once the stream has been waited for.
+template <typename T>
+std::unique_ptr<T[]> on_host(const std::optional<Tensor>& tensor, void* stream) {
+  if (!tensor) return nullptr;
+  auto copied = std::make_unique_for_overwrite<T[]>(tensor->numel());
+  copy(stream, tensor->const_data_ptr(), copied.get(), tensor->numel() * int64_t(sizeof(T)));
+  return copied;
+}
+
+// The rules of `choices`, contiguous.
+struct DeviceRules {
+  std::optional<Tensor> before, allowed, group;
+
+  DeviceRules(const Choices& choices, int64_t rows, int64_t n, const Tensor& beside) {
+    if (choices.before) before = checked_argument(*choices.before, "before", ScalarType::Bool, rows * n * n, beside);
+    if (choices.allowed)
+      allowed = checked_argument(*choices.allowed, "allowed", ScalarType::Bool, rows * n * n, beside);
+    if (choices.group) group = checked_argument(*choices.group, "group", ScalarType::Long, rows * n, beside);
+  }
+  bool is_empty() const { return !before && !allowed && !group; }
+};
+
+template <typename T>
+void run_under_rules(const DeviceRules& rules, const Tensor& mask, const DecodeLayout& layout, void* stream,
+                     DecodeArguments<T> arguments) {
+  const int64_t rows = arguments.rows, n = arguments.sizes.slots;
+  const auto before = on_host<bool>(rules.before, stream), allowed = on_host<bool>(rules.allowed, stream);
+  const auto group = on_host<int64_t>(rules.group, stream);
+  const auto host_mask = on_host<bool>(mask, stream);
+  wait_for(stream);
+  const Tensor candidates = torch::stable::new_zeros(mask, {rows, n}, ScalarType::Bool);
+  const auto host_candidates = std::make_unique<bool[]>(rows * n);
+  const auto progress = std::make_unique<int[]>(3 * rows);
+  arguments.candidates = data_of<bool>(candidates);
+  arguments.most_passes = 1;
+  decode_under_rules(
+      rows, n, host_mask.get(),
+      [&](int64_t row) {
+        return RowRules{before ? before.get() + row * n * n : nullptr, allowed ? allowed.get() + row * n * n : nullptr,
+                        group ? group.get() + row * n : nullptr};
+      },
+      host_candidates.get(),
+      [&](int64_t place) {
+        copy(stream, host_candidates.get(), mutable_data_of<bool>(candidates), rows * n);
+        arguments.is_begun = place > 0;
+        launch_decode_order(stream, layout, arguments);
+      },
+      [&](int* picks) {
+        copy(stream, arguments.progress, progress.get(), 3 * rows * int64_t(sizeof(int)));
+        wait_for(stream);
+        for (int64_t row = 0; row < rows; ++row) picks[row] = progress[3 * row + 2];
+      });
+}
+
+std::tuple<Tensor, Tensor, Tensor> decode_order(const Choices& choices, const std::vector<Tensor>& weights,
+                                                const std::optional<Tensor>& packed, int64_t heads, bool norm_first,
+                                                const Tensor& memory, const Tensor& tokens, const Tensor& start,
+                                                const Tensor& places, const Tensor& head_keys, const Tensor& head_bias,
+                                                const Tensor& mask) {
+  STD_TORCH_CHECK(memory.dim() == 3, "memory must be (B, N, D), got ", memory.dim(), " dimensions");
+  const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
+  const DecoderSizes sizes = sizes_of(weights, heads, norm_first, n);
+  STD_TORCH_CHECK(sizes.width == width, "memory must be (B, N, ", sizes.width, "), got D = ", width);
+  const LaunchPlace place(memory);
+  const ScalarType dtype = memory.scalar_type();
+  const bool is_head_shared = head_keys.size(0) == 1;
+  const auto checked = [&](const Tensor& tensor, const char* name, ScalarType wanted, int64_t size) {
+    return made_aligned(checked_argument(tensor, name, wanted, size, memory));
+  };
+  const auto checked_if = [&](const std::optional<Tensor>& tensor, const char* name, ScalarType wanted) {
+    return tensor ? std::optional(checked(*tensor, name, wanted, rows * n)) : std::nullopt;
+  };
+  const Tensor memory_c = made_aligned(memory), tokens_c = checked(tokens, "tokens", dtype, rows * n * width);
+  const Tensor start_c = checked(start, "start", dtype, rows * width);
+  const Tensor places_c = checked(places, "places", dtype, n * width);
+  const Tensor keys_c = checked(head_keys, "head_keys", dtype, (is_head_shared ? 1 : rows) * n * width);
+  const Tensor bias_c = checked(head_bias, "head_bias", dtype, (is_head_shared ? 1 : rows) * n);
+  const Tensor mask_c = checked(mask, "mask", ScalarType::Bool, rows * n);
+  const auto uniform = checked_if(choices.uniform, "uniform", dtype);
+  const auto forced = checked_if(choices.forced_order, "forced_order", ScalarType::Long);
+  const int64_t forced_places = forced ? choices.forced_places.value_or(n) : 0;
+  STD_TORCH_CHECK(forced_places >= 0 && forced_places <= n, "forced_places must be from 0 to ", n, ", got ",
+                  forced_places);
+  STD_TORCH_CHECK(std::isfinite(choices.temperature) && choices.temperature > 0,
+                  "temperature must be positive and finite, got ", choices.temperature);
+  const DeviceRules rules(choices, rows, n, memory);
+  // Under rules passes have one place each, so a draft is of no use.
+  // What is forced is known beforehand, like a draft.
+  auto draft = checked_if(choices.draft, "draft", ScalarType::Long);
+  if (!draft && forced_places > 0) draft = forced;
+  if (!rules.is_empty()) draft.reset();
+  const auto make = [&](std::initializer_list<int64_t> shape, ScalarType type) {
+    return torch::stable::new_empty(memory, shape, type);
+  };
+  const Tensor order = make({rows, n}, ScalarType::Long), log_probs = make({rows, n}, dtype);
+  const Tensor work = make({rows, 2}, ScalarType::Long);
+  if (rows == 0) return {order, log_probs, work};
+  with_number_type(memory, "memory", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const Tensor ready = packed && packed->numel() > 0 ? *packed : packed_of(sizes, weights, place);
+    check_argument(ready, "packed", dtype, packed_decoder_numbers<T>(sizes));
+    const DecodeLayout layout = layout_decode<T>(sizes, rows, bool(draft));
+    const Tensor memory_keys = make({rows, n, sizes.layers, 2, width}, dtype);
+    const Tensor caches = make({rows, sizes.layers, 2, n, width}, dtype);
+    const Tensor scores = make({layout.score_rows, n}, dtype);
+    const Tensor slots = make({rows, n}, ScalarType::Int), progress = make({rows, 3}, ScalarType::Int);
+    const Tensor drafted = make({draft ? rows * n : 0}, ScalarType::Int);
+    const Tensor remaining = make({rows, n}, ScalarType::Bool);
+    launch_memory_keys(place.stream, sizes, data_of<T>(ready), data_of<T>(memory_c), rows * n,
+                       mutable_data_of<T>(memory_keys));
+    DecodeArguments<T> arguments{};
+    arguments.sizes = sizes;
+    arguments.rows = rows;
+    arguments.packed = data_of<T>(ready);
+    arguments.memory_keys = data_of<T>(memory_keys);
+    arguments.caches = mutable_data_of<T>(caches);
+    arguments.tokens = data_of<T>(tokens_c);
+    arguments.start = data_of<T>(start_c);
+    arguments.places = data_of<T>(places_c);
+    arguments.head_keys = data_of<T>(keys_c);
+    arguments.head_bias = data_of<T>(bias_c);
+    arguments.is_head_shared = is_head_shared;
+    arguments.mask = data_of<bool>(mask_c);
+    arguments.uniform = uniform ? data_of<T>(*uniform) : nullptr;
+    arguments.forced = forced ? data_of<int64_t>(*forced) : nullptr;
+    arguments.forced_places = int(forced_places);
+    arguments.temperature = T(choices.temperature);
+    arguments.draft = draft ? data_of<int64_t>(*draft) : nullptr;
+    arguments.most_passes = INT32_MAX;
+    arguments.scores = mutable_data_of<T>(scores);
+    arguments.real_slots = mutable_data_of<int>(slots);
+    arguments.drafted = mutable_data_of<int>(drafted);
+    arguments.remaining = mutable_data_of<bool>(remaining);
+    arguments.progress = mutable_data_of<int>(progress);
+    arguments.order = mutable_data_of<int64_t>(order);
+    arguments.log_probs = mutable_data_of<T>(log_probs);
+    arguments.work = mutable_data_of<int64_t>(work);
+    if (rules.is_empty()) {
+      launch_decode_order(place.stream, layout, arguments);
+    } else {
+      run_under_rules(rules, mask_c, layout, place.stream, arguments);
+    }
+  });
+  return {order, log_probs, work};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(softrank_ext, CUDA, m) {
+  m.impl("pack_decoder", TORCH_BOX(&pack_decoder));
+  m.impl("decode_order", TORCH_BOX(&WithChoices<&decode_order>::call));
+}
+
+}  // namespace softrank

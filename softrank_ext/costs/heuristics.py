@@ -1,0 +1,216 @@
+"""Orders by known methods that need no model, to stand beside one: NEH, ATC, nearest neighbour, iterated greedy."""
+
+import time
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softrank_ext._libraries import compiled_module, uses_reference
+from softrank_ext.checks import ANY_FLOAT, check_integer, check_not_negative, check_positive, check_seed, check_tensor
+from softrank_ext.costs.form import Cost, costs_of
+from softrank_ext.costs.moves import search_in_batches
+from softrank_ext.costs.problems import LinearOrdering, Makespan, Problem, TotalFlowTime, WeightedTardiness
+from softrank_ext.costs.tours import MatrixTourLength, check_sizes
+from softrank_ext.permutations import check_order
+
+
+def neh(times: Tensor, cost: Cost | None = None) -> Tensor:
+    """Orders (B, N) of flow shops by Nawaz, Enscore and Ham: the longest jobs first, each put where it is cheapest.
+
+    times: (B, N, M), time of each job on each machine. cost: None for `Makespan()`. Jobs of one length come in the
+    order given, and of equally cheap places the first is taken.
+    """
+    order = torch.argsort(_times(times).double().sum(2), dim=1, descending=True, stable=True)
+    return insert_in_turn(times, order, Makespan() if cost is None else cost)
+
+
+def atc(jobs: Tensor, lookahead: float = 2.0) -> Tensor:
+    """Orders (B, N) of jobs with due dates by the rule of apparent tardiness cost (Vepsalainen and Morton).
+
+    Next comes the job with the highest `weight / time exp(-max(due - time - now, 0) / (lookahead mean time))`, the mean
+    being that of the jobs left. jobs: (B, N, 3), processing time, weight and due date.
+    """
+    check_tensor("jobs", jobs, ("B", "N", 3), ANY_FLOAT)
+    check_positive("lookahead", lookahead)
+    length, weight, due = jobs.double().unbind(2)  # (B, N) each
+    length, weight = (value.clamp(min=torch.finfo(value.dtype).tiny) for value in (length, weight))
+    is_left = torch.ones_like(length, dtype=torch.bool)
+    now = length.new_zeros(len(length), 1)
+    order = []
+    for _ in range(length.shape[1]):
+        mean = length.where(is_left, 0).sum(1, keepdim=True) / is_left.sum(1, keepdim=True)
+        # Its logarithm: the exponential of a far due date would be 0 for several jobs.
+        index = weight.log() - length.log() - (due - length - now).clamp(min=0) / (lookahead * mean)
+        job = index.masked_fill(~is_left, -torch.inf).argmax(1, keepdim=True)
+        order.append(job)
+        is_left = is_left.scatter(1, job, False)
+        now = now + length.gather(1, job)
+    return torch.cat(order, 1) if order else torch.zeros(jobs.shape[:2], dtype=torch.int64)
+
+
+def nearest_neighbour(points: Tensor, first: Tensor | None = None) -> Tensor:
+    """Tours (B, N) through points (B, N, D) that always go on to the nearest one left.
+
+    first: (B,) int64, where they begin; None for item 0.
+    """
+    check_tensor("points", points, ("B", "N", "D"), ANY_FLOAT)
+    check_sizes("points", points)
+    B, N, D = points.shape
+    at = torch.zeros(B, dtype=torch.int64, device=points.device) if first is None else first
+    check_tensor("first", at, (B,), torch.int64)
+    is_left = torch.ones(B, N, dtype=torch.bool, device=points.device)
+    order = []
+    for place in range(N):
+        if place > 0:
+            here = points.gather(1, at[:, None, None].expand(B, 1, D))
+            at = (points.double() - here.double()).norm(dim=2).masked_fill(~is_left, torch.inf).argmin(1)
+        order.append(at)
+        is_left = is_left.scatter(1, at[:, None], False)
+    return torch.stack(order, 1) if order else torch.zeros(B, 0, dtype=torch.int64)
+
+
+def insert_in_turn(items: Tensor, order: Tensor, cost: Cost) -> Tensor:
+    """Orders (B, N) built item by item, as `order` (B, N) lists them, each put at the first place where it is cheapest.
+
+    The cost is asked for parts of an instance: items (rows, n, ...) with n up to N. Compiled for the costs of
+    `costs.problems`.
+    """
+    check_order(order)
+    if isinstance(cost, Problem) and not uses_reference() and order.numel() > 0:
+        table = _checked_table(items, order, cost)
+        built: np.ndarray = compiled_module().build_orders(
+            table, order.cpu().numpy(), cost.name, torch.get_num_threads()
+        )
+        return torch.from_numpy(built).to(order.device)
+    sequence = order[:, :0]
+    for place in range(order.shape[1]):
+        sequence = _put_cheapest(items, sequence, order[:, place], cost)
+    return sequence
+
+
+def iterated_greedy(
+    items: Tensor,
+    order: Tensor,
+    cost: Cost,
+    *,
+    rounds: int | None = None,
+    seconds: float | None = None,
+    removed: int = 4,
+    temperature: float = 0.4,
+    seed: int = 0,
+) -> Tensor:
+    """Orders (B, N) by iterated greedy search (Ruiz and Stuetzle), the best that each row met.
+
+    A round takes `removed` random items out, puts each back where it is cheapest, and inserts until nothing helps; a
+    dearer order is accepted with the probability of annealing at `temperature` tenths of a typical time (of a typical
+    weighted time for tardiness, of the cost per item for other costs). rounds, seconds: how long, for each row; at
+    least one of them. With rounds alone the same seed gives the same orders, whatever the other rows are.
+    Compiled for the costs of `costs.problems`; other costs are asked for parts of an instance, see `insert_in_turn`.
+    """
+    check_order(order)
+    if rounds is None and seconds is None:
+        raise ValueError("rounds or seconds must be given, got neither")
+    if rounds is not None:
+        check_integer("rounds", rounds, 0)
+    if seconds is not None:
+        check_not_negative("seconds", seconds)
+    check_integer("removed", removed, 1)
+    check_positive("temperature", temperature)
+    check_seed(seed)
+    heat = temperature / 10 * _typical_step(items, order, cost)  # (B,)
+    if isinstance(cost, Problem) and not uses_reference() and order.numel() > 0:
+        found: np.ndarray = compiled_module().iterated_greedy(
+            _checked_table(items, order, cost),
+            order.cpu().numpy(),
+            cost.name,
+            rounds=-1 if rounds is None else rounds,
+            seconds=-1.0 if seconds is None else float(seconds),
+            removed=removed,
+            temperature=heat.cpu().numpy(),
+            seed=seed % 2**64,
+            threads=torch.get_num_threads(),
+        )
+        return torch.from_numpy(found).to(order.device)
+    rows = [
+        _plain_iterated_greedy(
+            items[row : row + 1], order[row : row + 1], cost, rounds, seconds, removed, float(heat[row]), seed + row
+        )
+        for row in range(len(order))
+    ]
+    return torch.cat(rows) if rows else order
+
+
+def _plain_iterated_greedy(
+    items: Tensor,
+    order: Tensor,
+    cost: Cost,
+    rounds: int | None,
+    seconds: float | None,
+    removed: int,
+    heat: float,
+    seed: int,
+) -> Tensor:
+    """One row of `iterated_greedy` in plain torch; random numbers differ from those of the compiled one."""
+    started = time.monotonic()
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    N = order.shape[1]
+    order = best = search_in_batches(items, order, cost, ("insert",))
+    own = best_cost = float(costs_of(cost, items, order))
+    number = 0
+    while number != rounds and (seconds is None or time.monotonic() - started < seconds):
+        number += 1
+        is_taken = torch.zeros(N, dtype=torch.bool)
+        is_taken[torch.randperm(N, generator=generator)[:removed]] = True
+        new = order[:, ~is_taken]
+        for item in order[0, is_taken]:
+            new = _put_cheapest(items, new, item[None], cost)
+        new = search_in_batches(items, new, cost, ("insert",))
+        new_cost = float(costs_of(cost, items, new))
+        chance = float(torch.rand((), generator=generator))
+        if new_cost <= own or chance < np.exp((own - new_cost) / heat):
+            order, own = new, new_cost
+        if new_cost < best_cost:
+            best, best_cost = new, new_cost
+    return best
+
+
+def _put_cheapest(items: Tensor, sequence: Tensor, item: Tensor, cost: Cost) -> Tensor:
+    """Sequences (B, n) with one more item (B,) at the first place where it is cheapest."""
+    B, n = sequence.shape
+    tries = torch.stack([torch.cat((sequence[:, :at], item[:, None], sequence[:, at:]), 1) for at in range(n + 1)], 1)
+    flat = tries.flatten(0, 1)  # (B * (n + 1), n + 1)
+    of_row = torch.arange(B, device=sequence.device).repeat_interleave(n + 1)
+    part = items[of_row[:, None], flat]  # (B * (n + 1), n + 1, ...)
+    if isinstance(cost, LinearOrdering | MatrixTourLength):
+        if isinstance(cost, MatrixTourLength) and cost.distances is not None:
+            raise ValueError("cost must be one of parts of an instance, got a table of distances for whole ones")
+        part = part.gather(2, flat[:, None].expand(-1, n + 1, -1))
+    in_order = torch.arange(n + 1, device=sequence.device).expand(len(flat), n + 1)
+    costs = costs_of(cost, part, in_order).unflatten(0, (B, n + 1))
+    least = costs.amin(1, keepdim=True)
+    at = (costs <= least + 1e-12 * least.abs()).int().argmax(1)  # rounding decides nothing
+    return tries[torch.arange(B, device=at.device), at]
+
+
+def _typical_step(items: Tensor, order: Tensor, cost: Cost) -> Tensor:
+    """How much a small change may cost, (B,) float64, positive."""
+    if isinstance(cost, Makespan | TotalFlowTime):
+        times = _times(items).double().flatten(1)
+        step = times.sum(1) / (times != 0).sum(1).clamp(min=1)
+    elif isinstance(cost, WeightedTardiness):
+        step = items[..., :2].double().mean(1).prod(1)
+    else:
+        step = costs_of(cost, items, order).abs() / max(order.shape[1], 1)
+    return step.clamp(min=1e-12)
+
+
+def _times(times: Tensor) -> Tensor:
+    return check_tensor("times", times, ("B", "N", "M"), (*ANY_FLOAT, torch.int32, torch.int64))
+
+
+def _checked_table(items: Tensor, order: Tensor, cost: Problem) -> np.ndarray:
+    table = cost.table_of(items, order)
+    check_sizes("items", table)
+    array: np.ndarray = table.cpu().numpy()
+    return array

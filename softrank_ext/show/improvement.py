@@ -1,0 +1,41 @@
+"""The page that plays a search for a short tour: `improvement.html` with the recorded rounds written into it as JSON.
+
+One file, without network or other scripts.
+"""
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from softrank_ext.sampling import Improved
+
+_PAGE = Path(__file__).with_name("improvement.html")
+
+
+def improvement_page(found: Improved, points: Tensor, *, row: int = 0, best: float | None = None, title: str) -> str:
+    """One self-contained HTML page of the rounds of `improve`, recorded by `Drawing(record=True)`, with one chain.
+
+    points: (N, 2), those of row `row`. best: the length of the best known tour, None if there is none.
+    """
+    if found.draws_of_rounds is None:
+        raise ValueError("found must be recorded, by improve(..., drawing=Drawing(record=True))")
+    if points.ndim != 2 or points.shape[1] != 2:
+        raise ValueError(f"points must be (N, 2), got {tuple(points.shape)}")
+    history = torch.as_tensor(found.history).reshape(-1, found.rounds + 1)[row].tolist()
+    rounds = [
+        {
+            "order": drawn.order[row].tolist(),
+            "drawn": drawn.noised[row].nonzero()[:, 0].tolist(),
+            "cost": float(drawn.cost[row]),
+            "lowest": lowest,
+        }
+        for drawn, lowest in zip(found.draws_of_rounds, history, strict=True)
+    ]
+    data: dict[str, object] = {"title": title, "points": points.double().tolist(), "rounds": rounds}
+    if best is not None:
+        data["best"] = best
+    # "<" cannot end the script element that holds the data, nor begin a comment in it.
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return _PAGE.read_text(encoding="utf-8").replace("{{data}}", text)
