@@ -159,7 +159,7 @@ class TestTours:
 
     @pytest.mark.skipif(uses_reference(), reason="of the compiled search")
     @pytest.mark.parametrize("threads", (1, 2))
-    def test_ctrl_c_ends_it(self, threads):
+    def test_ctrl_c_ends_it(self, threads, tmp_path):
         script = f"""
 import signal, threading, time, torch
 from softrank_ext.costs import TourLength, local_search
@@ -174,7 +174,8 @@ try:
 except KeyboardInterrupt:
     print("interrupted", time.monotonic() - started < 20)
 """
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
         assert done.stdout == "interrupted True\n", done.stderr
 
 
