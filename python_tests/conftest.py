@@ -1,5 +1,6 @@
 """Fixtures shared by the tests."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from softrank_ext.model import DECODER_HEADS, SoftRankConfig, SoftRankModel
 # The same examples in every run, and no verdict about the machine's speed.
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
+# A background job is started with Ctrl-C ignored, and its children too: tests that send it would wait for nothing.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")
