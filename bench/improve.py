@@ -19,57 +19,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from timing import Deadline, fix_threads, machine, timed_once
-from torch import Tensor, nn
+from torch import Tensor
+from uniform import UniformModel
 
-from softrank_ext import Drawing, Engine, Search, from_pretrained, improve, ops, sample
+from softrank_ext import Drawing, Search, from_pretrained, improve, sample
 from softrank_ext.costs import TourLength, local_search
 from softrank_ext.metrics import tour_length
-from softrank_ext.model import DataFacts, OrderModel
-from softrank_ext.processes import Bridge
+from softrank_ext.model import OrderModel
 from softrank_ext.tasks.tsp import TSP, read_instances
 
 RESULTS = Path(__file__).parent / "results"
 LENGTH = TourLength()
-
-
-class UniformModel(OrderModel):
-    """Every pick is uniform among what remains: what a search is worth without a model."""
-
-    model_type, config_type = "uniform", None
-    process = Bridge(sampling_steps=1)
-    fixed_start, decodes_by_pick = True, False
-
-    def __init__(self, data: DataFacts) -> None:
-        super().__init__()
-        self.config = type("Config", (), {"data": data})()
-        self.embedder = nn.Linear(1, 1)  # a parameter, for its device and dtype
-
-    def embed(self, items: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The items as they are."""
-        return items.float()
-
-    def packed_weights(self) -> None:
-        """None: nothing is shared."""
-
-    def decode_embedded(
-        self, embedded: Tensor, t: float | Tensor, mask: Tensor | None = None, choices: ops.Choices = ops.Choices(), *,
-        order: Tensor | None = None, engine: Engine = Engine(), packed_weights: None = None,
-    ) -> ops.DecodedOrder:  # fmt: skip
-        """The forced places, then the other slots by their uniform numbers."""
-        assert choices.uniform is not None
-        keys = choices.uniform.clone()
-        if choices.forced_order is not None and choices.forced_places:
-            forced = choices.forced_order[:, : choices.forced_places]
-            keys.scatter_(1, forced, torch.arange(-forced.shape[1], 0.0).expand_as(forced))
-        slots = keys.argsort(1)
-        return ops.DecodedOrder(slots, torch.zeros_like(keys), torch.ones(len(keys), 2, dtype=torch.int64))
-
-    def own_loss(self) -> None:
-        """None: nothing is learned."""
-
-    def bytes_per_sample(self, N: int) -> int:
-        """A few numbers per item."""
-        return 64 * N
 
 
 def polish(items: Tensor, order: Tensor) -> Tensor:
