@@ -27,6 +27,9 @@ class TrainConfig:
     """Times that a noisy order is seen at: one drawn, or all times of the model's reverse process."""
     partial: float = 0.0
     """Share of noisy orders of which only a part is noised and the rest kept; the model needs partial=True."""
+    drafts: float = 0.0
+    """Share of these whose kept part comes from a draft of the model's own, as in use, so that it is not always right;
+    with a cost, the cheapest of a few redraws is the target. Needs noisy_orders=1 and times="drawn"."""
     objective: Literal["likelihood", "lookalike"] | CostObjective = "likelihood"
     """Cross-entropy of the right order, SymmetricDiffusers' objective for jigsaws, or an objective that learns from the
     task's cost: `SelfLabel(...)`, `Reinforce(...)` or `Preference(...)`."""
@@ -88,7 +91,7 @@ class TrainConfig:
             check_integer("evaluate_steps", self.evaluate_steps, 1)
         for name in ("learning_rate", "matrix_rate", "weight_decay", "clip"):
             check_not_negative(name, getattr(self, name))
-        for name in ("beta1", "beta2", "ema", "partial"):
+        for name in ("beta1", "beta2", "ema", "partial", "drafts"):
             check_share(name, getattr(self, name))
         check_number("final_rate", self.final_rate, "from 0 to 1", 0 <= self.final_rate <= 1)
         for name, allowed in (
@@ -96,6 +99,8 @@ class TrainConfig:
             ("evaluate_decode", ("greedy", "sample")), ("best_is", ("lowest", "highest")),
         ):  # fmt: skip
             check_choice(name, getattr(self, name), allowed)
+        if self.drafts > 0 and (self.partial == 0 or self.noisy_orders > 1 or self.times != "drawn"):
+            raise ValueError('drafts needs partial above 0, noisy_orders=1 and times="drawn"')
         if not isinstance(self.objective, CostObjective) and self.objective not in objectives.OBJECTIVES:
             names = ", ".join(map(repr, objectives.OBJECTIVES))
             raise ValueError(

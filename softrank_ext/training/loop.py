@@ -30,6 +30,7 @@ from softrank_ext.training import objectives
 from softrank_ext.training.allocator import keep_freed_memory
 from softrank_ext.training.config import TrainConfig
 from softrank_ext.training.cost_objectives import Preference, Reinforce
+from softrank_ext.training.drafts import Drafter
 from softrank_ext.training.draws import Drawer, Drawn, RankingLoss
 from softrank_ext.training.report import Report, tensorboard_writer
 from softrank_ext.training.run_folder import RESUMES, Model, Resume, Run, open_run
@@ -104,11 +105,16 @@ def train(
             if not quiet and here.rank == 0:
                 print(f"the run in {folder} is finished: nothing to do", file=sys.stderr)
             return _result_of(run)
+        drafter = None
+        if config.drafts > 0:
+            average = cast(SoftRankModel, run.average)  # others have no parts
+            drafter = Drafter(average, task, config.partial, config.drafts, config.seed)
+        denoising = loss_module if isinstance(loss_module, objectives.DenoisingLoss) else None
         if here.world > 1:
             loss_module = DistributedDataParallel(loss_module)
         own = slice(here.rank * config.batch_size // here.world, (here.rank + 1) * config.batch_size // here.world)
         with Stop() as stop, Report(run, folder, writer, here, quiet) as report:
-            report.drawer = drawer
+            report.drawer, report.denoising = drawer, denoising
             for batch in _batches(task, config, run.iteration + 1):
                 iteration = run.iteration + 1
                 # 1. Data; dropout's random numbers belong to this iteration alone.
@@ -125,6 +131,8 @@ def train(
                         if folder is not None:
                             run.save(folder, here)
                         break
+                if drafter is not None and isinstance(given, Batch):
+                    given = drafter.of(given, samples)
                 # 2. to 4. The noisy orders and the log-probability of their targets: DenoisingLoss.forward.
                 loss, loss_per_place = loss_module(given, config.seed, samples)
                 # 5. Optimizer step.
@@ -231,7 +239,8 @@ def held_out_loss(model: Model, task: Task, config: TrainConfig) -> tuple[Tensor
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = next(model.parameters()).device
     loss_module = loss_of(
-        model, dataclasses.replace(config, objective="likelihood", noisy_orders=1, times="drawn", partial=0.0)
+        model,
+        dataclasses.replace(config, objective="likelihood", noisy_orders=1, times="drawn", partial=0.0, drafts=0.0),
     )
     was_training = model.training
     model.eval()

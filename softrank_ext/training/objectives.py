@@ -35,7 +35,7 @@ class NoisyOrders(NamedTuple):
 
     samples (R,) int64 keys a row's noise; the rows of one trajectory share it. batch: the instances, row by row,
     without their items. repeats: rows per instance. z_t: (R, N), the states by item, None for riffles. kept: (R, N)
-    bool, the items that are not noised, None if all are in all rows.
+    bool, the items that are not noised, None if all are in all rows. is_draft: (R,) bool, rows that keep a draft's.
     """
 
     order_t: Tensor
@@ -46,6 +46,7 @@ class NoisyOrders(NamedTuple):
     repeats: int
     z_t: Tensor | None
     kept: Tensor | None = None
+    is_draft: Tensor | None = None
 
     def arranged(self, model: SoftRankModel, embedded: Tensor) -> tuple[Tensor, Tensor | None]:
         """The instances' embedded items (B, N, D) and their mask as the network sees them: row by row, by slot."""
@@ -54,7 +55,8 @@ class NoisyOrders(NamedTuple):
         if self.z_t is not None:
             embedded = model.at_soft_ranks(embedded, self.z_t, mask)
         if self.kept is not None:
-            embedded = model.marked(embedded, self.kept, torch.zeros_like(self.kept[:, 0]))
+            never = torch.zeros_like(self.kept[:, 0])
+            embedded = model.marked(embedded, self.kept, never if self.is_draft is None else self.is_draft)
         return arrange(embedded, self.order_t), None if mask is None else arrange(mask, self.order_t)
 
     def slots(self) -> Tensor:
@@ -80,6 +82,7 @@ def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: i
         grid = torch.tensor(process.training_times(config.time_steps)[:-1], device=samples.device)
         t, samples = grid.repeat(len(samples)), samples.repeat_interleave(len(grid))
     repeats = len(samples) // max(len(batch.order), 1)
+    is_draft = batch.extras.get("is_draft")  # of `drafts`
     batch = _repeated(batch, repeats)
     rows = noise.RowNoise(seed, samples, batch.order.shape[1], mask=batch.mask, first=batch.first)
     order_t, target, z_t = process.draw_noisy(batch.order, t, rows, config.time_steps)
@@ -91,7 +94,7 @@ def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: i
     order_t = torch.where(is_partial[:, None], part.order_t, order_t)
     z_t = torch.where(is_partial[:, None], part.z_t, z_t)
     kept = is_partial[:, None] & (~noised if batch.mask is None else ~noised & batch.mask)
-    return NoisyOrders(order_t, target, t, samples, batch, repeats, z_t, kept)
+    return NoisyOrders(order_t, target, t, samples, batch, repeats, z_t, kept, is_draft)
 
 
 def times_from(config: SoftRankConfig, uniform: Tensor) -> Tensor:
@@ -112,8 +115,16 @@ def _repeated(batch: Batch, times: int) -> Batch:
     return Batch(order, order, repeat(batch.mask), repeat(batch.first), repeat(batch.known))
 
 
+KINDS = ("whole", "partial", "draft")  # of rows: all noised, the kept part right, the kept part a draft's
+
+
 class DenoisingLoss(nn.Module):
-    """Cross-entropy of the model's target order given the noisy one; arguments as in `TrainConfig`."""
+    """Cross-entropy of the model's target order given the noisy one; arguments as in `TrainConfig`.
+
+    by_kind: sums of the loss and numbers of places, (KINDS, 2) float64, since it was last None, if parts are noised.
+    """
+
+    by_kind: Tensor | None = None
 
     def __init__(
         self, model: SoftRankModel, *, noisy_orders: int = 1, times: str = "drawn", partial: float = 0.0
@@ -150,8 +161,19 @@ class DenoisingLoss(nn.Module):
             is_counted = is_counted & (places > 0)
         if kept_t is not None:
             is_counted = is_counted & ~kept_t  # a kept item's slot is its place
-        total = -per_place.masked_fill(~is_counted, 0.0).sum()
+        losses = -per_place.masked_fill(~is_counted, 0.0).sum(1)  # (R,)
+        if noisy.kept is not None:
+            self._count_kinds(losses.detach().double(), is_counted.sum(1).double(), noisy)
+        total = losses.sum()
         return total / len(slots), (total / is_counted.sum().clamp(min=1)).detach()
+
+    def _count_kinds(self, losses: Tensor, places: Tensor, noisy: NoisyOrders) -> None:
+        assert noisy.kept is not None
+        kind = noisy.kept.any(1).long()
+        if noisy.is_draft is not None:
+            kind = torch.where(noisy.is_draft, 2, kind)
+        sums = losses.new_zeros(len(KINDS), 2).index_add_(0, kind, torch.stack((losses, places), 1))
+        self.by_kind = sums if self.by_kind is None else self.by_kind + sums
 
 
 class LookalikeLoss(nn.Module):

@@ -18,6 +18,7 @@ from softrank_ext import model_folder
 from softrank_ext.batch import Batch
 from softrank_ext.training.config import TrainConfig, rate_at
 from softrank_ext.training.draws import Drawer, Tally
+from softrank_ext.training.objectives import KINDS, DenoisingLoss
 from softrank_ext.training.run_folder import METRICS_FILE, Run
 from softrank_ext.training.torchrun import Processes
 
@@ -51,6 +52,7 @@ class Report:
         self._writer = writer if here.rank == 0 else None
         self._tensorboard: Any = None
         self.drawer: Drawer | None = None  # whose draws are reported
+        self.denoising: DenoisingLoss | None = None  # whose losses of each kind of row are reported
 
     def __enter__(self) -> "Report":
         total, is_bar = self.run.config.iterations, sys.stderr.isatty() and not self.quiet
@@ -113,6 +115,7 @@ class Report:
                 "gradient_norm": gradient_norm,
                 "items_per_second": speed,
                 "seconds": now - self._started,
+                **self._losses_by_kind(),
                 **drawn,
             }
         )
@@ -125,6 +128,16 @@ class Report:
         else:
             self._bar.set_postfix_str(f"loss {self.run.loss:.4f}, {costs}rate {rate:.2e}, {speed:,.0f} items/s")
         self._clear()
+
+    def _losses_by_kind(self) -> dict[str, float]:
+        """The loss per place of rows of each kind, if parts are noised; kinds without a row are left out."""
+        if self.denoising is None or self.denoising.by_kind is None:
+            return {}
+        sums, self.denoising.by_kind = self.denoising.by_kind, None
+        if self.here.world > 1:
+            dist.all_reduce(sums)
+        kinds = zip(KINDS, sums.tolist(), strict=True)
+        return {f"loss_{kind}": loss / places for kind, (loss, places) in kinds if places > 0}
 
     def write_evaluation(self, metrics: dict[str, float]) -> None:
         """Report an evaluation; keep the model if it is the best so far."""
