@@ -17,7 +17,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "second": ("model", "model_folder", "baselines"),
     "third": ("sampling", "likelihood", "answers", "certify"),
     "fourth": ("tasks", "evaluation", "training"),
-    "roof": ("distributions", "methods", "pretrained", "show", "cli", "__main__", "__init__"),
+    "roof": ("distributions", "methods", "pretrained", "tables", "show", "cli", "__main__", "__init__"),
 }
 ROOMS = [room for floor in FLOORS.values() for room in floor]
 # Upwards, inside a function or as a name for import_module only: methods that hand over to what is built on them.
@@ -32,6 +32,8 @@ LIBRARIES = {
     "fast_tsp": {"tasks"},
     "safetensors": {"model_folder", "training"},
     "tyro": {"cli", "methods"},
+    "pandas": {"tables"},
+    "polars": {"tables"},
 }
 MODULE_NAME = re.compile(r"softrank_ext(\.\w+)+")
 
