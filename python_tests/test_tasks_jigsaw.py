@@ -66,6 +66,21 @@ def test_flips_mirror_about_half_of_the_images(make_task):
     assert (is_same | is_mirrored).all() and 4 <= is_same.sum() <= 16
 
 
+def test_crops_and_colours_change_training_images_alone(make_task):
+    plain = make_task(4).training_batch(0, 0, 20)
+    for options in ({"crop": 2}, {"colour": 0.4}):
+        changed = make_task(4, **options).training_batch(0, 0, 20)
+        assert torch.equal(changed.order, plain.order)
+        assert (changed.items != plain.items).flatten(1).any(1).sum() > 12
+        assert torch.equal(changed.items, make_task(4, **options).training_batch(0, 0, 20).items)
+        (test,), (plain_test,) = make_task(4, **options).test_batches(4, 4), make_task(4).test_batches(4, 4)
+        assert torch.equal(test.items, plain_test.items)
+    with pytest.raises(ValueError, match="crop must be an integer from 0 to 8, got 9"):
+        Jigsaw(crop=9)
+    with pytest.raises(ValueError, match=r"colour must be .*from 0 to 1, got 2"):
+        Jigsaw(colour=2)
+
+
 def test_equal_patches_are_interchangeable(make_task):
     items = torch.randint(0, 256, (1, 4, 3, 2, 2), dtype=torch.uint8)
     items[0, 3] = items[0, 1]

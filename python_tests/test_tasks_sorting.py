@@ -61,6 +61,20 @@ def test_shift_moves_every_digit_on_its_own_within_its_square(make_task):
     assert torch.equal(test.items, test_still.items)
 
 
+def test_warps_change_training_digits_alone(make_task):
+    options = {"rotation": 10.0, "scale": 0.1, "shear": 0.1, "elastic": 1.0}
+    still, changed = make_task(5).training_batch(0, 1, 8), make_task(5, **options).training_batch(0, 1, 8)
+    assert torch.equal(still.order, changed.order) and torch.equal(still.extras["labels"], changed.extras["labels"])
+    assert torch.equal(digits_of(still.items, 1), digits_of(changed.items, 1))  # the centres keep their grey
+    assert not (still.items == changed.items).flatten(2).all(2).any()
+    assert torch.equal(changed.items, make_task(5, **options).training_batch(0, 1, 8).items)
+    (test,), (test_still,) = make_task(5, **options).test_batches(8, 8), make_task(5).test_batches(8, 8)
+    assert torch.equal(test.items, test_still.items)
+    for name, wanted in (("rotation", 45), ("scale", 0.5), ("shear", 0.5), ("elastic", 4)):
+        with pytest.raises(ValueError, match=rf"{name} must be .*from 0 to {wanted}, got -1"):
+            Sorting(**{name: -1})
+
+
 def test_training_and_test_images_are_apart(make_task):
     task = make_task(5)
     assert task.training_batch(0, 0, 8).items[..., 14, 14].max() <= 40

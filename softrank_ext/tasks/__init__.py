@@ -5,11 +5,19 @@ what an uninterrupted one would. `order[place] = item` everywhere.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from softrank_ext.batch import Batch
+
+
+class Pool(NamedTuple):
+    """Which pool of items: the `number`-th of a run's seed, of `size` items."""
+
+    seed: int
+    number: int
+    size: int
 
 
 class Task(Protocol):
@@ -21,7 +29,8 @@ class Task(Protocol):
     known methods reach, by name: `evaluate` reports them beside the model's. A task with right orders may have
     `search_cost`, a cost that `evaluate(improve=...)` minimises. With `training_count`, an integer, the training
     instances are so many fixed ones, and batches have their numbers in `extras["instance"]`. `constraints`: rules that
-    all orders keep.
+    all orders keep. A task whose items stand alone may have pools: `pool_items(pool)`, the items of a `Pool` in parts
+    (count, ...), and `pooled_batch(pool, step, size)`, a training batch whose items are rows of it, (B, N) int64.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Jigsaws: CIFAR-10 images cut into n x n patches, to be put back in raster order (row by row).
 
-Random, by (seed, step): which image comes next in a pass over the set, the shuffle of its patches, and the flip if
-`flip` is set. Training uses CIFAR-10's training images, testing its test images.
+Random, by (seed, step): which image comes next in a pass over the set, the shuffle of its patches, and what `flip`,
+`crop` and `colour` change. Training uses CIFAR-10's training images, testing its test images.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,15 +13,17 @@ from torch import Tensor
 
 from softrank_ext import metrics
 from softrank_ext.batch import Batch
-from softrank_ext.checks import check_bool, check_choice
+from softrank_ext.checks import check_bool, check_choice, check_integer, check_number
 from softrank_ext.model import DataFacts
 from softrank_ext.permutations import arrange, ranks_of
 from softrank_ext.tasks import data
+from softrank_ext.tasks.augmentation import moved_crops, recoloured
 from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
 
 GRIDS = (2, 3, 4, 8)
 READERS = {"paper": "patch-cnn", "edges": "patch-mlp"}
 IMAGE_SIDE = 32
+MOST_CROP = 8  # pixels: more would show little of the image itself
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class Jigsaw:
     """Patches along a side."""
     flip: bool = False
     """Mirror half of the training images, chosen at random; the published experiments do not."""
+    crop: int = 0
+    """Move each training image by up to this many pixels along both axes before it is cut; borders are mirrored."""
+    colour: float = 0.0
+    """Change brightness, contrast and saturation of each training image by a factor from 1 - colour to 1 + colour."""
     reader: Literal["paper", "edges"] = "paper"
     """How the network reads a patch: with the published CNN, or with one that keeps all border pixels apart."""
     root: str | None = None
@@ -47,6 +53,8 @@ class Jigsaw:
     def __post_init__(self) -> None:
         check_choice("grid", self.grid, GRIDS)
         check_bool("flip", self.flip)
+        check_integer("crop", self.crop, 0, MOST_CROP)
+        check_number("colour", self.colour, "from 0 to 1", 0 <= self.colour <= 1)
         check_choice("reader", self.reader, READERS)
 
     def embedder(self) -> Mapping[str, object]:
@@ -68,6 +76,10 @@ class Jigsaw:
         if self.flip:
             is_flipped = torch.rand(size, generator=generator_of(seed, step, "flips")) < 0.5
             chosen = torch.where(is_flipped[:, None, None, None], chosen.flip(3), chosen)
+        if self.crop > 0:
+            chosen = moved_crops(chosen, generator_of(seed, step, "crops"), self.crop)
+        if self.colour > 0:
+            chosen = recoloured(chosen, generator_of(seed, step, "colours"), self.colour)
         return self.batch_of(chosen, random_orders(size, self.grid**2, generator_of(seed, step, "training shuffle")))
 
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:

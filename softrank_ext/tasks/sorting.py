@@ -1,7 +1,8 @@
 """Sorting four-digit numbers that are pictures: MNIST digits side by side.
 
 Random, by (seed, step): which images make up a number, the place of equal numbers in the right order, the number of
-items if `min_items` is set, and how far digits are moved if `shift` is set. Digits are drawn by image, so
+items if `min_items` is set, and how digits are moved and warped if `shift`, `rotation`, `scale`, `shear` or `elastic`
+is set. Digits are drawn by image, so
 their frequencies are MNIST's. Training uses MNIST's training images, testing its test images.
 """
 
@@ -14,13 +15,16 @@ from torch import Tensor
 
 from softrank_ext import metrics
 from softrank_ext.batch import Batch
-from softrank_ext.checks import check_choice, check_integer
+from softrank_ext.checks import check_choice, check_integer, check_number
 from softrank_ext.model import DataFacts
-from softrank_ext.tasks import data
-from softrank_ext.tasks.draws import generator_of, random_orders
+from softrank_ext.tasks import Pool, data
+from softrank_ext.tasks.augmentation import warped
+from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
 
 DIGITS = 4
 MOST_SHIFT = 4  # pixels: digits keep that far from the edge of their images
+MOST_WARP = {"rotation": 45, "scale": 0.5, "shear": 0.5, "elastic": 4}
+POOL_PART = 1000  # items of a pool that are made together
 CNNS = {"paper": "number-cnn", "light": "light-number-cnn"}
 
 
@@ -39,6 +43,14 @@ class Sorting:
     """How the network reads an image: with the published CNN, or with one of a tenth of the work, for CPUs."""
     shift: int = 0
     """Move each training digit by up to this many pixels along both axes; the published experiments do not."""
+    rotation: float = 0.0
+    """Turn each training digit by up to this many degrees."""
+    scale: float = 0.0
+    """Widen or narrow each training digit, along both axes apart, by a factor of up to exp(scale)."""
+    shear: float = 0.0
+    """Slant each training digit by up to this share of its height."""
+    elastic: float = 0.0
+    """Bend each training digit: smooth shifts of up to this many pixels."""
     root: str | None = None
     """Folder that has MNIST, by default SOFTRANK_DATA, else ~/.cache/softrank_ext."""
 
@@ -49,6 +61,9 @@ class Sorting:
         if self.min_items is not None:
             check_integer("min_items", self.min_items, 1, self.num_items)
         check_integer("shift", self.shift, 0, MOST_SHIFT)
+        for name, most in MOST_WARP.items():
+            value = getattr(self, name)
+            check_number(name, value, f"from 0 to {most}", 0 <= value <= most)
         check_choice("cnn", self.cnn, CNNS)
 
     def embedder(self) -> Mapping[str, object]:
@@ -70,12 +85,45 @@ class Sorting:
         N = self._draw_num_items(seed, step, "training")
         digits = torch.randint(len(images), (size, N, DIGITS), generator=generator_of(seed, step, "training digits"))
         batch = list_batch(images, labels, digits, random_orders(size, N, generator_of(seed, step, "training ties")))
+        return replace(batch, items=self._augmented(batch.items, seed, step, "training"))
+
+    def pool_items(self, pool: Pool) -> Iterator[Tensor]:
+        """The items of a pool, in parts (count, 1, 28, 112) uint8: numbers made of training images."""
+        images, labels = data.mnist(True, self.root)
+        for part, digits in enumerate(self._pool_digits(pool).split(POOL_PART)):
+            items = list_batch(images, labels, digits[:, None], torch.zeros(len(digits), 1, dtype=torch.int64)).items
+            yield self._augmented(items, pool.seed, part, f"pool {pool.number}")[:, 0]
+
+    def pooled_batch(self, pool: Pool, step: int, size: int) -> Batch:
+        """`size` lists of numbers of a pool, by their rows in it: items (B, N) int64. A pass takes every row once."""
+        _, labels = data.mnist(True, self.root)
+        N = self._draw_num_items(pool.seed, step, "training")
+        start = step * size * self.num_items
+        rows = rows_of_passes(pool.size, pool.seed, start, size * N, f"pool {pool.number}").view(size, N)
+        ties = random_orders(size, N, generator_of(pool.seed, step, "training ties"))
+        numbers = numbers_of(labels, self._pool_digits(pool)[rows])
+        return Batch(rows, (numbers * N + ties).argsort(1), extras={"labels": numbers})
+
+    def _pool_digits(self, pool: Pool) -> Tensor:
+        """Rows of the training images that make up a pool's numbers: (size, 4) int64."""
+        images, _ = data.mnist(True, self.root)
+        drawn = generator_of(pool.seed, pool.number, "pool digits")
+        return torch.randint(len(images), (pool.size, DIGITS), generator=drawn)
+
+    def _augmented(self, items: Tensor, seed: int, step: int, part: str) -> Tensor:
+        """Items (B, N, 1, 28, 112) with their digits moved and warped, as the options say."""
+        B, N = items.shape[:2]
         if self.shift > 0:
-            moves_of_digits = (size, N, DIGITS, 2)
-            drawn = generator_of(seed, step, "training shifts")
-            moves = torch.randint(-self.shift, self.shift + 1, moves_of_digits, generator=drawn)
-            batch = replace(batch, items=moved(batch.items, moves, self.shift))
-        return batch
+            drawn = generator_of(seed, step, f"{part} shifts")
+            items = moved(
+                items, torch.randint(-self.shift, self.shift + 1, (B, N, DIGITS, 2), generator=drawn), self.shift
+            )
+        warp = {name: getattr(self, name) for name in MOST_WARP}
+        if any(warp.values()):
+            digits = items.unflatten(4, (DIGITS, 28)).movedim(4, 2)  # (B, N, 4, 1, 28, 28)
+            changed = warped(digits.reshape(-1, 28, 28), generator_of(seed, step, f"{part} warps"), **warp)
+            items = changed.view(B, N, DIGITS, 1, 28, 28).movedim(2, 4).reshape(items.shape)
+        return items
 
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
         """`count` lists made of test images. With a fixed N, instance i does not depend on `size`.
@@ -122,10 +170,15 @@ def list_batch(images: Tensor, labels: Tensor, digits: Tensor, ties: Tensor) -> 
     pixel_rows = images.view(torch.int32).reshape(-1, 7)  # (images * 28, 28 bytes)
     index = digits[:, :, None] * 28 + torch.arange(28)[:, None]  # (B, N, 28, 4)
     items = pixel_rows.index_select(0, index.flatten()).view(torch.uint8)  # (B * N * 28 * 4, 28)
-    powers = torch.tensor([1000, 100, 10, 1])
-    numbers = (labels[digits] * powers).sum(2)  # (B, N)
+    numbers = numbers_of(labels, digits)
     order = (numbers * N + ties).argsort(1)
     return Batch(items.reshape(B, N, 1, 28, DIGITS * 28), order, extras={"labels": numbers})
+
+
+def numbers_of(labels: Tensor, digits: Tensor) -> Tensor:
+    """The numbers (B, N) int64 that images with labels (count,) int64 make; digits: (B, N, 4) int64, rows of images."""
+    numbers: Tensor = (labels[digits] * torch.tensor([1000, 100, 10, 1])).sum(2)
+    return numbers
 
 
 def moved(items: Tensor, moves: Tensor, most: int) -> Tensor:

@@ -30,6 +30,11 @@ class TrainConfig:
     drafts: float = 0.0
     """Share of these whose kept part comes from a draft of the model's own, as in use, so that it is not always right;
     with a cost, the cheapest of a few redraws is the target. Needs noisy_orders=1 and times="drawn"."""
+    pool: int = 0
+    """If above 0, lists are drawn from a pool of so many items that the model's reader has read once, and the reader
+    keeps its weights: long lists at the price of the transformer alone. For tasks that have pools (sorting)."""
+    pool_updates: int = 2000
+    """Updates between one pool and the next."""
     objective: Literal["likelihood", "lookalike"] | CostObjective = "likelihood"
     """Cross-entropy of the right order, SymmetricDiffusers' objective for jigsaws, or an objective that learns from the
     task's cost: `SelfLabel(...)`, `Reinforce(...)` or `Preference(...)`."""
@@ -84,7 +89,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, least in (
             ("iterations", 1), ("batch_size", 1), ("noisy_orders", 1), ("warmup", 0), ("log_every", 1),
-            ("checkpoint_every", 1), ("evaluate_every", 0), ("evaluate_count", 1),
+            ("checkpoint_every", 1), ("evaluate_every", 0), ("evaluate_count", 1), ("pool", 0), ("pool_updates", 1),
         ):  # fmt: skip
             check_integer(name, getattr(self, name), least)
         if self.evaluate_steps is not None:
@@ -101,6 +106,8 @@ class TrainConfig:
             check_choice(name, getattr(self, name), allowed)
         if self.drafts > 0 and (self.partial == 0 or self.noisy_orders > 1 or self.times != "drawn"):
             raise ValueError('drafts needs partial above 0, noisy_orders=1 and times="drawn"')
+        if self.pool > 0 and self.objective != "likelihood":
+            raise ValueError(f'pool needs the objective "likelihood", got {self.objective!r}')
         if not isinstance(self.objective, CostObjective) and self.objective not in objectives.OBJECTIVES:
             names = ", ".join(map(repr, objectives.OBJECTIVES))
             raise ValueError(

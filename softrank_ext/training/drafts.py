@@ -25,6 +25,7 @@ from softrank_ext.sampling.conditioning import conditions_from
 from softrank_ext.sampling.reverse import Call, Rows, reverse
 from softrank_ext.tasks import Task
 from softrank_ext.training.draws import row_constraints
+from softrank_ext.training.objectives import embedded_items
 from softrank_ext.training.partial import noised_items
 
 REDRAWS = 4  # of a draft's part, of which the cheapest is the target
@@ -68,7 +69,7 @@ class Drafter:
         process = replace(cast(Bridge, model.process), sampling_steps=1)
         packed, bar = model.packed_weights(), tqdm(disable=True)
         call = Call(model, process, Draw(), ConstraintSettings(), Engine(), self.seed, False, packed, bar)
-        embedded = model.embed(batch.items, batch.mask)
+        embedded = embedded_items(model, batch)
         whole = conditions_of(constraints, model.fixed_start, (R, N), batch.mask, embedded.device)
         draft = reverse(call, Rows(embedded, batch.mask, whole, samples + _FIRST_DRAFT)).order
         _, noised = noised_items(model.config, self.partial, replace(batch, order=draft), self.seed, samples)
@@ -102,4 +103,5 @@ def _rows_of(batch: Batch, rows: Tensor) -> Batch:
     def part(tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else tensor[rows]
 
-    return Batch(batch.items[rows], batch.order[rows], part(batch.mask), part(batch.first), part(batch.known))
+    extras = {"embedded": batch.extras["embedded"][rows]} if "embedded" in batch.extras else {}
+    return Batch(batch.items[rows], batch.order[rows], part(batch.mask), part(batch.first), part(batch.known), extras)

@@ -32,6 +32,7 @@ from softrank_ext.training.config import TrainConfig
 from softrank_ext.training.cost_objectives import Preference, Reinforce
 from softrank_ext.training.drafts import Drafter
 from softrank_ext.training.draws import Drawer, Drawn, RankingLoss
+from softrank_ext.training.reader_pool import ReaderPool
 from softrank_ext.training.report import Report, tensorboard_writer
 from softrank_ext.training.run_folder import RESUMES, Model, Resume, Run, open_run
 from softrank_ext.training.run_lock import run_lock
@@ -91,6 +92,7 @@ def train(
         if config.keep_memory:
             keep_freed_memory()
         model.to(here.device).train()
+        pool = ReaderPool(model, task, config) if config.pool > 0 else None
         loss_module = loss_of(model, config)
         drawer = None
         if not isinstance(config.objective, str):
@@ -111,14 +113,16 @@ def train(
             drafter = Drafter(average, task, config.partial, config.drafts, config.seed)
         denoising = loss_module if isinstance(loss_module, objectives.DenoisingLoss) else None
         if here.world > 1:
-            loss_module = DistributedDataParallel(loss_module)
+            loss_module = DistributedDataParallel(loss_module, find_unused_parameters=pool is not None)
         own = slice(here.rank * config.batch_size // here.world, (here.rank + 1) * config.batch_size // here.world)
         with Stop() as stop, Report(run, folder, writer, here, quiet) as report:
             report.drawer, report.denoising = drawer, denoising
-            for batch in _batches(task, config, run.iteration + 1):
+            for batch in _batches(task, config, run.iteration + 1, pool):
                 iteration = run.iteration + 1
                 # 1. Data; dropout's random numbers belong to this iteration alone.
                 part = _part_of(batch, own, here.device)
+                if pool is not None:
+                    part = pool.read(part, iteration)
                 samples = torch.arange(config.batch_size, device=here.device)[own] + (iteration - 1) * config.batch_size
                 torch.manual_seed(_seed_of(config.seed, iteration, here.rank))
                 given: Batch | Drawn = part
@@ -171,21 +175,25 @@ def _seed_of(seed: int, iteration: int, rank: int) -> int:
     return ((seed * 1_000_003 + iteration) * 65_537 + rank) % 2**63
 
 
-def _batches(task: Task, config: TrainConfig, first: int) -> Iterator[Batch]:
+def _batches(task: Task, config: TrainConfig, first: int, pool: ReaderPool | None) -> Iterator[Batch]:
     """The batches of iterations `first` to the last, each made while the one before is trained on."""
     iterations = range(first, config.iterations + 1)
+
+    def made(iteration: int) -> Batch:
+        if pool is not None:
+            return pool.batch(iteration)
+        return task.training_batch(config.seed, iteration, config.batch_size)
+
     if not config.prefetch:
         for iteration in iterations:
-            yield _checked(task.training_batch(config.seed, iteration, config.batch_size), config)
+            yield _checked(made(iteration), config)
         return
     with ThreadPoolExecutor(1, "softrank-batches") as maker:
-        upcoming = [
-            maker.submit(task.training_batch, config.seed, iteration, config.batch_size) for iteration in iterations[:1]
-        ]
+        upcoming = [maker.submit(made, iteration) for iteration in iterations[:1]]
         for iteration in iterations:
             batch = upcoming.pop().result()
             if iteration < config.iterations:
-                upcoming.append(maker.submit(task.training_batch, config.seed, iteration + 1, config.batch_size))
+                upcoming.append(maker.submit(made, iteration + 1))
             yield _checked(batch, config)
 
 

@@ -105,6 +105,12 @@ def times_from(config: SoftRankConfig, uniform: Tensor) -> Tensor:
     return ascending[(uniform * len(ascending)).long().clamp(max=len(ascending) - 1)]
 
 
+def embedded_items(model: SoftRankModel, batch: Batch) -> Tensor:
+    """Item embeddings (B, N, D): those in extras["embedded"], of a `ReaderPool`, else the model reads the items."""
+    given = batch.extras.get("embedded")
+    return model.embed(batch.items, batch.mask) if given is None else given
+
+
 def _repeated(batch: Batch, times: int) -> Batch:
     """Each instance `times` times, without its items, which are embedded by then."""
 
@@ -138,7 +144,7 @@ class DenoisingLoss(nn.Module):
 
         seed, samples: the key of the noise, samples (B,) int64 being the instances' numbers in the run.
         """
-        embedded = self.model.embed(batch.items, batch.mask)
+        embedded = embedded_items(self.model, batch)
 
         # 1., 2. Noisy orders at times t, and the items arranged by them.
         noisy = noisy_orders(self.model.config, self.noising, batch, seed, samples)
