@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import importlib
 import io
 import re
 import shlex
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import softrank_ext
 from softrank_ext.cli.main import COMMANDS
 from softrank_ext.cli.main import main as softrank
 
@@ -149,10 +151,43 @@ def test_links_point_at_files(page):
         assert ((ROOT / page).parent / link).exists(), link
 
 
+def entries_of(page: str) -> list[str]:
+    """The pages that the tables of contents of a page list."""
+    blocks = re.findall(r"^```{toctree}\n(.*?)^```$", text_of(page), re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.splitlines() if line and not line.startswith(":")]
+
+
 @needs_clone
-def test_every_page_is_linked_from_the_index():
-    linked = {
-        ((ROOT / "docs" / link).resolve())
-        for link in re.findall(r"\]\((?!https?:)([^)#\s]+)\)", text_of("docs/index.md"))
-    }
-    assert {path.resolve() for path in (ROOT / "docs").rglob("*.md")} - linked == {ROOT / "docs" / "index.md"}
+def test_every_page_is_in_a_table_of_contents():
+    folders = {"docs/index.md": "docs/", "docs/api/index.md": "docs/api/"}
+    listed = {f"{folder}{entry}.md" for page, folder in folders.items() for entry in entries_of(page)}
+    pages = {page for page in PAGES if page.startswith("docs/")}
+    assert pages - listed == {"docs/index.md"}
+    assert listed - pages == {"docs/examples/README.md"}  # a link to the folder of examples
+
+
+@needs_clone
+def test_every_page_of_the_text_is_linked_from_the_index():
+    linked = set(re.findall(r"\]\((?!https?:)([^)#\s]+)\)", text_of("docs/index.md")))
+    own = {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")}
+    written_elsewhere = {"contributing.md", "changelog.md", *(page for page in own if page.startswith("api/"))}
+    assert own - linked - written_elsewhere == {"index.md"}
+
+
+@needs_clone
+def test_every_public_name_is_in_the_reference():
+    """What `softrank_ext` and its rooms export is of a module, or exported by one, that the reference documents."""
+    pages = [page for page in PAGES if page.startswith("docs/api/")]
+    names = [name for page in pages for name in re.findall(r"automodule:: (\S+)", text_of(page))]
+    assert len(names) == len(set(names))
+    documented = [importlib.import_module(name) for name in names]
+    rooms = [module for module in documented if hasattr(module, "__path__")]
+    for owner in (softrank_ext, *rooms):
+        for name in getattr(owner, "__all__", ()):
+            value = getattr(owner, name)
+            if callable(value) and value.__module__.startswith("softrank_ext"):
+                is_exported = any(getattr(module, name, None) is value for module in documented)
+                assert is_exported or value.__module__ in names, f"{owner.__name__}.{name}"
+    folders = {path.name for path in (ROOT / "softrank_ext").iterdir() if (path / "__init__.py").exists()}
+    described = {name.split(".")[1] for name in names}
+    assert folders - described == {"cli"}

@@ -35,6 +35,7 @@ class PretrainedModels(tuple[PretrainedModel, ...]):
     """Bundled models, shown as a table."""
 
     def __new__(cls, models: Iterable[PretrainedModel] = ()) -> "PretrainedModels":
+        """A tuple of the models given."""
         return super().__new__(cls, models)
 
     def __repr__(self) -> str:

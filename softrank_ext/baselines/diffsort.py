@@ -130,6 +130,7 @@ class DiffSortModel(OnePassModel):
         return SortingLoss(self)
 
     def bytes_per_sample(self, N: int) -> int:
+        """Memory that one instance of N items takes while it is read, roughly."""
         return self.head.weight.element_size() * N * (12 * self.config.d_model + 2 * self.config.feed_forward)
 
 

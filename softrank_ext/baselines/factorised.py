@@ -174,6 +174,7 @@ class FactorisedModel(OnePassModel):
         return _CodeLoss(self)
 
     def bytes_per_sample(self, N: int) -> int:
+        """Memory that one instance of N items takes while it is read, roughly."""
         per_token = 12 * self.config.d_model + 2 * self.config.feed_forward + 4 * self.config.max_items
         return self.head.weight.element_size() * N * per_token
 

@@ -42,15 +42,18 @@ class ModelDistribution(OrderDistribution):
         super().__init__(torch.Size((B,)), mask, N, embedded.device, validate_args)
 
     def expand(self, batch_shape: Shape, _instance: Any = None) -> "ModelDistribution":
+        """The same law for more rows, as in torch.distributions."""
         new = super().expand(batch_shape, _instance)
         new.model = self.model
         return new
 
     def entropy(self) -> Tensor:
+        """Raises NotImplementedError: it has no closed form."""
         raise NotImplementedError("the entropy of a model's law has no closed form: average -log_prob over its samples")
 
     @torch.no_grad()
     def from_uniform(self, uniform: Tensor) -> Tensor:
+        """The orders (..., N) that uniform numbers (..., N) in [0, 1) draw, a number for each place."""
         uniform = self._checked_uniform(uniform)
         # Cut off, as `noise` does, not rounded: a uniform number must stay below 1.
         digits = 2.0 ** (24 if self.embedded.dtype == torch.float32 else 53)

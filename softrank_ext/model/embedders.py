@@ -20,6 +20,7 @@ class LinearEmbedder(nn.Module):
         self.projection = nn.Linear(features, d_model)
 
     def forward(self, items: Tensor) -> Tensor:
+        """Vectors (B, N, D) of items (B, N, features)."""
         features = self.projection.in_features
         if not items.is_floating_point() or items.shape[-1] != features:
             raise ValueError(f"items must be (B, N, {features}) float, got {tuple(items.shape)} {items.dtype}")
@@ -37,6 +38,7 @@ class LearnedEmbedder(nn.Module):
         self.vectors = nn.Embedding(num_items, d_model)
 
     def forward(self, items: Tensor) -> Tensor:
+        """Vectors (B, N, D) of items (B, N)."""
         if items.dtype != torch.int64:
             raise ValueError(f"items must be (B, N) int64, got {tuple(items.shape)} {items.dtype}")
         if items.numel() > 0 and not 0 <= int(items.min()) <= int(items.max()) < self.vectors.num_embeddings:

@@ -47,6 +47,7 @@ class TimeEmbedder(nn.Module):
         self.out = nn.Linear(d_model, d_model)
 
     def forward(self, index: float | Tensor) -> Tensor:
+        """The vectors (B or 1, D)."""
         like = self.out.bias
         if isinstance(index, Tensor):
             waves = _waves(index)  # (B, 256)
@@ -69,6 +70,7 @@ class SoftRankEmbedder(nn.Module):
         self.projection = nn.Linear(1 + 2 * len(_SOFT_RANK_PERIODS), d_model)
 
     def forward(self, z_t: Tensor) -> Tensor:
+        """The vectors (B, N, D)."""
         weight = self.projection.weight
         z = z_t.to(weight.dtype)[..., None]  # (B, N, 1)
         angle = z * (2 * torch.pi / torch.tensor(_SOFT_RANK_PERIODS, dtype=weight.dtype, device=weight.device))
@@ -137,6 +139,7 @@ class EncoderLayer(nn.Module):
         _initialize(self)
 
     def forward(self, x: Tensor, attended: Tensor | None) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
         dropout = self.dropout if self.training else 0.0
 
         def self_attention(y: Tensor) -> Tensor:
@@ -174,6 +177,7 @@ class DecoderLayer(nn.Module):
         _initialize(self)
 
     def forward(self, x: Tensor, memory: Tensor, attended: Tensor | None) -> Tensor:
+        """x (B, N, D) -> (B, N, D); memory: the encoder's output."""
         dropout = self.dropout if self.training else 0.0
 
         def self_attention(y: Tensor) -> Tensor:
@@ -209,6 +213,7 @@ def _add_sublayers(
 
 
 def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """x (B, N, D) with zeros where the mask (B, N) is False."""
     return x if mask is None else x.masked_fill(~mask[..., None], 0.0)
 
 

@@ -33,6 +33,7 @@ class NumberCNN(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 7 * 28, d_model))
 
     def forward(self, items: Tensor) -> Tensor:
+        """Vectors (B, N, D) of the items."""
         images = _images(items, (1, 28, 112), next(self.parameters()))
         vectors: Tensor = self.layers(images).unflatten(0, items.shape[:2])  # (B, N, D)
         return vectors
@@ -57,6 +58,7 @@ class LightNumberCNN(nn.Module):
         )  # fmt: skip
 
     def forward(self, items: Tensor) -> Tensor:
+        """Vectors (B, N, D) of the items."""
         images = _images(items, (1, 28, 112), next(self.parameters()))
         vectors: Tensor = self.layers(images).unflatten(0, items.shape[:2])  # (B, N, D)
         return vectors
@@ -83,6 +85,7 @@ class PatchCNN(nn.Module):
         )  # fmt: skip
 
     def forward(self, items: Tensor) -> Tensor:
+        """Vectors (B, N, D) of the items."""
         vectors: Tensor = self.layers(self.normalized(items).flatten(0, 1)).unflatten(0, items.shape[:2])  # (B, N, D)
         return vectors
 
@@ -112,6 +115,7 @@ class PatchMLP(nn.Module):
         self.norm = nn.LayerNorm(d_model)
 
     def forward(self, items: Tensor) -> Tensor:
+        """Vectors (B, N, D) of the items."""
         pixels = self.normalized(items).flatten(2)  # (B, N, 3 * side * side)
         vectors: Tensor = self.norm(self.direct(pixels) + self.layers(pixels))
         return vectors
@@ -140,6 +144,7 @@ class PointEmbedder(nn.Module):
         self.projection = nn.Linear(d_model + 2, d_model) if learned else None
 
     def forward(self, items: Tensor) -> Tensor:
+        """Vectors (B, N, D) of the items."""
         if not items.is_floating_point() or items.ndim != 3 or items.shape[2] != 2:
             raise ValueError(f"items must be (B, N, 2) float, got {tuple(items.shape)} {items.dtype}")
         half = self.d_model // 2
@@ -164,6 +169,7 @@ class TimesEmbedder(nn.Module):
         self.layers = _VectorLayers(2 * machines, hidden, d_model)
 
     def forward(self, items: Tensor) -> Tensor:
+        """Vectors (B, N, D) of the items."""
         if not items.is_floating_point() or items.ndim != 3 or items.shape[2] != self.machines:
             raise ValueError(f"items must be (B, N, {self.machines}) float, got {tuple(items.shape)} {items.dtype}")
         relative = items / _largest(items)
@@ -186,6 +192,7 @@ class DueJobsEmbedder(nn.Module):
         self.layers = _VectorLayers(6, hidden, d_model)
 
     def forward(self, items: Tensor) -> Tensor:
+        """Vectors (B, N, D) of the items."""
         if not items.is_floating_point() or items.ndim != 3 or items.shape[2] != 3:
             raise ValueError(f"items must be (B, N, 3) float, got {tuple(items.shape)} {items.dtype}")
         time, weight, due = items.split(1, 2)  # (B, N, 1) each

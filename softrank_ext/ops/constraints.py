@@ -42,6 +42,7 @@ class RowConstraints:
         return [item for item in self._candidates(self._placed) if self._completes(self._placed | {item})]
 
     def place(self, item: int) -> None:
+        """Put the item at the next place."""
         self._placed |= {item}
 
     def _candidates(self, placed: frozenset[int]) -> list[int]:
