@@ -76,7 +76,7 @@ def test_rows_of_improve(tours, capfd):
 
 def test_the_engine_does_not_change_a_row(tours):
     metrics = []
-    for engine in ([], ["--engine.no-compiled"]):
+    for engine in ([], ["--engine.compiled", "False"]):
         assert main([*EVALUATE, *engine]) == 0
         metrics.append(json.loads((tours / "evaluation.json").read_text())["rows"][0]["metrics"])
     assert metrics[0] == metrics[1]

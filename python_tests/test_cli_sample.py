@@ -44,7 +44,7 @@ def expected(**options) -> np.ndarray:
         (["--process.noise-scale", "0.05", "--process.prior", "gaussian", "--process.carry", "reflected"],
          {"process": Bridge(0.05, "gaussian", "reflected"), "seed": 0}),
         (["--process.noise-scale", "0.05", "--steps", "3"], {"process": Bridge(0.05, sampling_steps=3), "seed": 0}),
-        (["--engine.no-compiled", "--engine.max-memory", "1"], {"seed": 0}),
+        (["--engine.compiled", "False", "--engine.max-memory", "1"], {"seed": 0}),
         (["--pin", "3:0"], {"constraints": Constraints(pins={3: 0}), "seed": 0}),
     ],
 )  # fmt: skip

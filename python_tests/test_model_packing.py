@@ -23,7 +23,8 @@ def test_lists_are_in_the_order_of_the_ops(make_model, head):
         by_name = [{name.replace(".", "_"): weight for name, weight in layer.named_parameters()} for layer in layers]
         wanted = [layer[name] for layer in by_name for name in names] + [norm.weight, norm.bias]
         assert len(transformer.weights) == len(wanted)
-        assert all(weight is own for weight, own in zip(transformer.weights, wanted, strict=True))
+        pairs = zip(transformer.weights, wanted, strict=True)
+        assert all(weight.data_ptr() == own.data_ptr() and weight.shape == own.shape for weight, own in pairs)
     assert (weights.head is None) == (head == "linear")
 
 
@@ -60,3 +61,15 @@ def test_swapping_weights_and_back_leaves_no_trace(make_model):
     with torch.no_grad():
         wanted = model.log_prob(items, 0.37, order).per_place
     torch.testing.assert_close(model.decode(items, 0.37, forced_order=order).log_probs, wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head", ("pointer", "linear"))
+def test_no_gradient_leads_back_to_the_model(make_model, head):
+    model, items = make_model(head), torch.randn(2, 4, 2)
+    packed = model.packed_weights()
+    model.decode(items, 0.4, packed_weights=packed)  # makes a vector of the time
+    tensors = [*packed.encoder.weights, *packed.decoder.weights, packed.encoder.packed, packed.decoder.packed]
+    tensors += [packed.head, packed.packed_head, *packed.time_embedder.parameters(), *packed.time_vectors.values()]
+    assert len(packed.time_vectors) == 1
+    assert not any(tensor.requires_grad for tensor in tensors if tensor is not None)
+    assert all(parameter.requires_grad for parameter in model.parameters())

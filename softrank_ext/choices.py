@@ -10,7 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import check_integer, check_limited, check_mask, check_number, check_positive, described
+from softrank_ext.checks import (
+    check_choice,
+    check_integer,
+    check_limited,
+    check_mask,
+    check_number,
+    check_positive,
+    described,
+)
 
 MOST_WIDTH = 10**6  # of a beam
 
@@ -98,20 +106,31 @@ class Rebuild:
 class Engine:
     """How predictions are computed; no choice here changes a sample beyond rounding.
 
-    compiled: by the compiled kernels, else in plain torch. cache: keep keys and values of earlier picks; cache=False is
-    plain torch. speculative: the order predicted at one diffusion step is the draft of the next, which saves time.
-    max_memory: bytes that a batch of the network may take, by an estimate; inputs are cut into batches that fit. None
-    is 1 GiB, and on a GPU half of what is free there, if that is more.
+    compiled: by the compiled kernels (True), in plain torch (False), or by the kernels if they compute the model
+    (None). They compute a `SoftRankModel` whose layers are as they were made. One with other layers, hooks, overridden
+    methods or pruned weights decodes by its modules' own forward, prefix by prefix: None warns of it once, True raises
+    ValueError. cache: keep keys and values of earlier picks; cache=False is plain torch. speculative: the order
+    predicted at one diffusion step is the draft of the next, which saves time. max_memory: bytes that a batch of the
+    network may take, by an estimate; inputs are cut into batches that fit. None is 1 GiB, and on a GPU half of what is
+    free there, if that is more.
     """
 
-    compiled: bool = True
+    compiled: bool | None = None
     cache: bool = True
     speculative: bool = True
     max_memory: int | None = None
 
     def __post_init__(self) -> None:
+        check_choice("compiled", self.compiled, (True, False, None))
+        if self.compiled and not self.cache:
+            raise ValueError("cache must be True with compiled=True: the kernels keep caches, got False")
         if self.max_memory is not None:
             check_positive("max_memory", self.max_memory)
+
+    @property
+    def uses_kernels(self) -> bool:
+        """Whether predictions are computed by the compiled kernels, if they compute the model."""
+        return self.compiled is not False and self.cache
 
     def memory_on(self, device: torch.device) -> int:
         """`max_memory` in bytes on a device."""

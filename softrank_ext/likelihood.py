@@ -24,11 +24,10 @@ from torch import Tensor
 from softrank_ext import noise, ops
 from softrank_ext.checks import check_instance, check_integer, check_limited, check_seed, check_share
 from softrank_ext.choices import Draw
-from softrank_ext.model import PackedWeights, SoftRankModel
+from softrank_ext.model import PackedWeights, SoftRankModel, evaluating
 from softrank_ext.permutations import arrange, check_slots, ranks_of
 from softrank_ext.processes import Bridge, Process, process_of_call
 from softrank_ext.processes.bridge import lift_to_grid
-from softrank_ext.sampling import evaluating
 
 _ROWS_AT_ONCE = 4096
 MOST_TRAJECTORIES = 10**6  # per instance

@@ -11,6 +11,7 @@ from softrank_ext.model.embedders import (
     embedder_of,
     make_embedder,
 )
+from softrank_ext.model.inference import ModuleScores, evaluating, goes_by_modules
 from softrank_ext.model.layers import DecoderLayer, EncoderLayer, TimeEmbedder, sine_cosine
 from softrank_ext.model.model import LogProb, SoftRankModel
 from softrank_ext.model.packing import PackedWeights
@@ -32,6 +33,7 @@ __all__ = [
     "LinearEmbedder",
     "LogProb",
     "ModelDistribution",
+    "ModuleScores",
     "OnePassModel",
     "OrderModel",
     "PackedWeights",
@@ -40,6 +42,8 @@ __all__ = [
     "TimeEmbedder",
     "embed_items",
     "embedder_of",
+    "evaluating",
+    "goes_by_modules",
     "make_embedder",
     "model_class",
     "model_types",

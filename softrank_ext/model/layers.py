@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-_TIME_FEATURES = 256
+TIME_FEATURES = 256
 _MAXIMAL_PERIOD = 10000.0
 _SOFT_RANK_PERIODS = tuple(2.0**power for power in range(4, -6, -1))
 
@@ -43,7 +43,7 @@ class TimeEmbedder(nn.Module):
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.hidden = nn.Linear(_TIME_FEATURES, d_model)
+        self.hidden = nn.Linear(TIME_FEATURES, d_model)
         self.out = nn.Linear(d_model, d_model)
 
     def forward(self, index: float | Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class SoftRankEmbedder(nn.Module):
 
 def _waves(index: Tensor) -> Tensor:
     """128 cosines, then 128 sines of step indices (B,): (B, 256)."""
-    angle = index[:, None] * _cached(_frequencies)(_TIME_FEATURES // 2, index.dtype, index.device)  # (B, 128)
+    angle = index[:, None] * _cached(_frequencies)(TIME_FEATURES // 2, index.dtype, index.device)  # (B, 128)
     return torch.cat((angle.cos(), angle.sin()), 1)
 
 

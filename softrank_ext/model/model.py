@@ -36,7 +36,7 @@ from softrank_ext.model.layers import (
 )
 from softrank_ext.model.packing import PackedWeights
 from softrank_ext.model.protocol import OrderModel
-from softrank_ext.permutations import arrange, check_slots
+from softrank_ext.permutations import check_slots
 from softrank_ext.processes import Process
 
 _MOST_TIME_VECTORS = 256  # that are kept
@@ -160,11 +160,8 @@ class SoftRankModel(OrderModel):
 
     def encode(self, embedded: Tensor, t: float | Tensor, mask: Tensor | None = None) -> Tensor:
         """Encoder output `memory` (B, N, D), 0 at padded slots. embedded: (B, N, D), slot by slot."""
-        return self._encode(embedded, self._time(t, embedded), mask)
-
-    def _encode(self, embedded: Tensor, time: Tensor, mask: Tensor | None) -> Tensor:
         positions = sine_cosine(embedded.shape[1], embedded.shape[2], embedded)[self._positions(embedded, mask)]
-        x = self._drop(embedded + positions) + time
+        x = self._drop(embedded + positions) + self._time(t, embedded)
         attended = attended_slots(mask)
         for layer in self.encoder_layers:
             x = layer(x, attended)
@@ -182,15 +179,24 @@ class SoftRankModel(OrderModel):
         if self.config.head == "pl":
             scores: Tensor = self.head(memory)[..., 0][:, None].expand(-1, embedded.shape[1], -1)  # (B, place, slot)
             return scores
-        B, N, D = embedded.shape
-        last_picks = arrange(embedded, order)[:, :-1]
+        return self.decoder_scores(embedded, t, memory, order[:, :-1], mask)
+
+    def decoder_scores(
+        self, embedded: Tensor, t: float | Tensor, memory: Tensor, picks: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """Scores (B, P + 1, slot) of the places up to the one that follows the picks (B, P) int64, by the decoder.
+
+        memory: of `encode`; all else as in `scores`.
+        """
+        (B, N, D), P = embedded.shape, picks.shape[1]
+        last_picks = embedded.gather(1, picks[..., None].expand(B, P, D))
         inputs = torch.cat((self.start.expand(B, 1, D), last_picks), 1)  # (B, place, D)
-        x = self._drop(inputs + sine_cosine(N, D, embedded)) + self._time(t, embedded)
+        x = self._drop(inputs + sine_cosine(N, D, embedded)[: P + 1]) + self._time(t, embedded)
         attended = attended_slots(mask)
         for layer in self.decoder_layers:
             x = layer(x, memory, attended)
         head_keys, head_bias = self.head(memory, self._positions(embedded, mask))
-        scores = self.decoder_norm(x) @ head_keys.transpose(1, 2) + head_bias[:, None]  # (B, place, slot)
+        scores: Tensor = self.decoder_norm(x) @ head_keys.transpose(1, 2) + head_bias[:, None]  # (B, place, slot)
         return scores
 
     def log_prob(

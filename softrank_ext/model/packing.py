@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from softrank_ext import ops
+from softrank_ext.model.changes import change_of
 from softrank_ext.model.config import DECODER_HEADS
 from softrank_ext.model.heads import PointerHead
 
@@ -21,7 +22,7 @@ class PackedWeights(NamedTuple):
 
     head, packed_head: of a pointer head, for `ops.project`. time_embedder: a copy of the model's as it was when the
     weights were packed, so that vectors made later belong to them. time_vectors: its (1, 1, D) of the step indices met
-    so far.
+    so far. changed: what the kernels do not compute of the model, None if nothing; else there is nothing packed.
     """
 
     encoder: ops.Transformer
@@ -30,6 +31,7 @@ class PackedWeights(NamedTuple):
     packed_head: Tensor | None
     time_embedder: nn.Module
     time_vectors: dict[float, Tensor]
+    changed: str | None = None
 
 
 # What models packed last, without the lists, and the checksum of the weights. Not an attribute: it must be neither
@@ -41,13 +43,15 @@ _PACKINGS: WeakKeyDictionary["SoftRankModel", tuple[int, PackedWeights]] = WeakK
 def packed_weights(model: "SoftRankModel") -> PackedWeights:
     """The weights of encoder and decoder, packed for the kernels as they are now; empty without a decoder.
 
-    On CPUs the packing is kept for the next call, which takes it if a checksum says that no weight has changed:
-    versions of tensors would not tell of changes through `.data` or numpy.
+    They are empty too, and `changed` says why, if the model is not what the kernels compute. No gradient leads back to
+    the model. On CPUs the packing is kept for the next call, which takes it if a checksum says that no weight has
+    changed: versions of tensors would not tell of changes through `.data` or numpy.
     """
     heads, norm_first = model.config.heads, model.config.norm_first
-    if model.config.head not in DECODER_HEADS:
+    changed = change_of(model) if model.config.head in DECODER_HEADS else None
+    if model.config.head not in DECODER_HEADS or changed is not None:
         nothing = ops.Transformer([], torch.empty(0), heads, norm_first)
-        return PackedWeights(nothing, nothing, None, None, model.time_embedder, {})
+        return PackedWeights(nothing, nothing, None, None, model.time_embedder, {}, changed)
     encoder = _listed("encoder", model.encoder_layers, model.encoder_norm)
     decoder = _listed("decoder", model.decoder_layers, model.decoder_norm)
     every = [*encoder, *decoder, *_parameters_of(model.time_embedder), *_parameters_of(model.head)]
@@ -63,7 +67,7 @@ def packed_weights(model: "SoftRankModel") -> PackedWeights:
             ops.Transformer([], ops.pack_decoder(decoder), heads, norm_first),
             head,
             None if head is None else ops.pack_projection(head),
-            copy.deepcopy(model.time_embedder) if is_kept else model.time_embedder,
+            copy.deepcopy(model.time_embedder).requires_grad_(False) if is_kept else model.time_embedder,
             {},
         )
     if is_kept and packed.decoder.packed is not None and packed.decoder.packed.numel() > 0:
@@ -85,7 +89,9 @@ def _listed(kind: str, layers: nn.ModuleList, norm: nn.Module) -> list[Tensor]:
     parts = ops.LAYER_PARTS[kind]
     modules = [layer._modules[part] for layer in layers for part in parts] + [norm]
     return [
-        cast(Tensor, cast(nn.Module, module)._parameters[name]) for module in modules for name in ("weight", "bias")
+        cast(Tensor, cast(nn.Module, module)._parameters[name]).detach()
+        for module in modules
+        for name in ("weight", "bias")
     ]
 
 

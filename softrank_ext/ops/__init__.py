@@ -12,9 +12,16 @@ from softrank_ext.ops.decoder import (
     open_decoder,
     open_decoder_reference,
 )
-from softrank_ext.ops.layers import LAYER_PARTS, layer_weight_names
+from softrank_ext.ops.layers import LAYER_PARTS, layer_weight_names, weight_shapes
 from softrank_ext.ops.library import OpError
-from softrank_ext.ops.picks import Choices, check_choices, check_picks, decode_scores, decode_scores_reference
+from softrank_ext.ops.picks import (
+    Choices,
+    check_choices,
+    check_picks,
+    decode_scores,
+    decode_scores_reference,
+    pick_each_place,
+)
 from softrank_ext.ops.prediction import (
     PredictionInputs,
     decoder_inputs_of,
@@ -85,6 +92,7 @@ __all__ = [
     "pack_encoder",
     "pack_projection",
     "pick",
+    "pick_each_place",
     "pick_reference",
     "predict_order",
     "predict_order_reference",
@@ -98,4 +106,5 @@ __all__ = [
     "read_order_reference",
     "reflect",
     "reflect_reference",
+    "weight_shapes",
 ]

@@ -5,7 +5,7 @@ from softrank_ext.sampling.conditioning import Conditions, conditions_of, pins_o
 from softrank_ext.sampling.improve import Improved, improve
 from softrank_ext.sampling.incremental import IncrementalDecoder
 from softrank_ext.sampling.parts import Near, Part, Tail, Unsure, Whole
-from softrank_ext.sampling.sample import evaluating, fresh_seed, sample
+from softrank_ext.sampling.sample import fresh_seed, sample
 from softrank_ext.sampling.samples import Samples
 from softrank_ext.sampling.settings import Annealed, Drawing, Search
 from softrank_ext.sampling.trajectory import Frames, Trajectory, TrajectoryPoint
@@ -30,7 +30,6 @@ __all__ = [
     "beam_decode",
     "beam_search",
     "conditions_of",
-    "evaluating",
     "fresh_seed",
     "improve",
     "pins_of",

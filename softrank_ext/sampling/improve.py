@@ -20,11 +20,11 @@ from softrank_ext.checks import check_integer, check_positive, check_seed, descr
 from softrank_ext.choices import decode_of
 from softrank_ext.constraints import Constraining, Constraints, Rules, settings_of
 from softrank_ext.costs import Cost
-from softrank_ext.model import OrderModel
+from softrank_ext.model import OrderModel, evaluating
 from softrank_ext.permutations import check_slots
 from softrank_ext.processes import Bridge, OnePass, process_of_call
 from softrank_ext.sampling.reverse import Call
-from softrank_ext.sampling.sample import evaluating, fresh_seed, inputs_of
+from softrank_ext.sampling.sample import fresh_seed, inputs_of
 from softrank_ext.sampling.search import Instances, RoundDraw, SearchRows
 from softrank_ext.sampling.settings import Drawing, Search
 

@@ -1,17 +1,13 @@
 """`sample`: the door to the reverse process. It checks its arguments, cuts the input into batches and runs them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from threading import Lock
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from softrank_ext import ops
@@ -26,7 +22,7 @@ from softrank_ext.checks import (
 )
 from softrank_ext.choices import Beam, Decode, Draw, Engine, Rebuild, decode_of
 from softrank_ext.constraints import Constraining, Constraints, ConstraintSettings, Rules, settings_of
-from softrank_ext.model import OrderModel
+from softrank_ext.model import OrderModel, evaluating
 from softrank_ext.processes import OnePass, Process, process_of_call
 from softrank_ext.sampling.conditioning import Conditions, conditions_from, conditions_of, resampled
 from softrank_ext.sampling.reverse import Call, Rows, reverse
@@ -251,38 +247,3 @@ def _check_items(items: Tensor, mask: Tensor | None) -> None:
     if bool(is_wrong.any()):
         row, item = is_wrong.nonzero()[0].tolist()
         raise ValueError(f"items must be finite, got NaN or infinity at row {row}, item {item}")
-
-
-# Models that threads have in eval mode: how many, and the submodules to put back when the last one leaves.
-_EVALUATING: WeakKeyDictionary[nn.Module, tuple[int, list[nn.Module]]] = WeakKeyDictionary()
-_EVALUATING_LOCK = Lock()
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside, every submodule's own mode after; of several threads, after the last one."""
-    with _EVALUATING_LOCK:
-        inside, in_training = _EVALUATING.get(model, (0, []))
-        if inside == 0:
-            in_training = [module for module in _modules_of(model) if module.training]
-            if in_training:
-                model.eval()
-        _EVALUATING[model] = inside + 1, in_training
-    try:
-        yield
-    finally:
-        with _EVALUATING_LOCK:
-            inside, in_training = _EVALUATING.pop(model)
-            if inside > 1:
-                _EVALUATING[model] = inside - 1, in_training
-            else:
-                for module in in_training:
-                    module.training = True
-
-
-def _modules_of(module: nn.Module) -> Iterator[nn.Module]:
-    """`module.modules()` without its names and its search for shared ones, which take a third of a millisecond."""
-    yield module
-    for child in module._modules.values():
-        if child is not None:
-            yield from _modules_of(child)

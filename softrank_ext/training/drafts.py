@@ -17,10 +17,10 @@ from softrank_ext.batch import Batch
 from softrank_ext.choices import Draw, Engine, Rebuild
 from softrank_ext.constraints import Constraining, ConstraintSettings
 from softrank_ext.costs import Cost, costs_of
-from softrank_ext.model import SoftRankModel
+from softrank_ext.model import SoftRankModel, evaluating
 from softrank_ext.permutations import ranks_of
 from softrank_ext.processes import Bridge
-from softrank_ext.sampling import conditions_of, evaluating
+from softrank_ext.sampling import conditions_of
 from softrank_ext.sampling.conditioning import conditions_from
 from softrank_ext.sampling.reverse import Call, Rows, reverse
 from softrank_ext.tasks import Task
