@@ -50,9 +50,11 @@ def test_engines():
     assert Engine() == Engine(compiled=None, cache=True, speculative=True, max_memory=None)
     assert [engine.uses_kernels for engine in (Engine(), Engine(compiled=True))] == [True, True]
     assert [engine.uses_kernels for engine in (Engine(compiled=False), Engine(cache=False))] == [False, False]
-    with pytest.raises(ValueError, match="^compiled must be one of True, False, None, got 'yes'$"):
+    with pytest.raises(ValueError, match=r"^compiled must be one of True, False, None, got 'yes'$"):
         Engine(compiled="yes")
-    with pytest.raises(ValueError, match="^cache must be True with compiled=True: the kernels keep caches, got False$"):
+    with pytest.raises(
+        ValueError, match=r"^cache must be True with compiled=True: the kernels keep caches, got False$"
+    ):
         Engine(compiled=True, cache=False)
     for max_memory in (0, -1, math.nan):
         with pytest.raises(ValueError, match=rf"^max_memory must be positive and finite, got {max_memory}$"):
