@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext.batch import Batch
-from softrank_ext.model import OrderModel, SoftRankModel
-from softrank_ext.sampling import evaluating
+from softrank_ext.model import OrderModel, SoftRankModel, evaluating
 from softrank_ext.tasks import Pool, Task
 from softrank_ext.training.config import TrainConfig
 
