@@ -168,7 +168,9 @@ def test_a_grid_is_a_square(tmp_path):
 
 READ = """
 const $ = (id) => document.getElementById(id);
-const read = () => ({order: $("order").textContent, score: $("score").textContent, now: $("now").textContent,
+const wordsOf = (id) => [...$(id).querySelectorAll("span")].map((entry) => entry.textContent);
+const read = () => ({order: $("order").textContent, read: wordsOf("read").join(""),
+                     score: $("score").textContent, now: $("now").textContent,
                      dot: $("ranks").querySelector("circle").getAttribute("cy"), play: $("play").textContent,
                      value: Number($("time").value)});
 const slide = (value) => { $("time").value = value; $("time").dispatchEvent(new Event("input")); return read(); };
@@ -183,10 +185,13 @@ def test_slider_and_play_button_move_the_picture(tmp_path):
     seen.start = read();
     seen.half = slide(1);
     seen.end = slide(2);
-    document.querySelector("input[value=current]").click();
     seen.between = slide(0.5);
     seen.noise = slide(0);
-    document.querySelector("input[value=predicted]").click();
+    seen.says = $("says").textContent;
+    seen.scores = $("scores-title").textContent;
+    const pointsOf = (name) => $("scores").querySelector(name).getAttribute("points").split(" ");
+    const heights = (name) => pointsOf(name).map((point) => Number(point.split(",")[1]));
+    seen.lines = [".predicted-line", ".read-line"].map(heights);
     $("play").click();
     setTimeout(() => { seen.playing = read(); }, 1000);
     setTimeout(() => { $("play").click(); seen.paused = read(); }, 1100);
@@ -203,7 +208,16 @@ def test_slider_and_play_button_move_the_picture(tmp_path):
     heights = [float(seen[name]["dot"]) for name in ("start", "between", "half", "end")]
     top, bottom = 14, 390
     assert heights == pytest.approx([top + rank * (bottom - top) for rank in (0.9, 0.85, 0.8, 1.0)])
-    assert seen["between"]["order"] == "Order: b, c, d, a" and seen["noise"]["order"] == "Order: b, c, d, a"
+    assert seen["between"]["read"] == "bcda" and seen["noise"]["read"] == "bcda"
+    assert seen["noise"]["order"] == "Order: d, b, c, a" and seen["end"]["read"] == "bdca"
+    assert seen["says"] == (
+        "The first prediction, from noise alone, has 2 of 4 places as in the answer; "
+        "from t = 0.5 on the prediction does not change any more."
+    )
+    # Predicted: 2, 4 and 4 places right; read: of b, c, d, a two, then what stands at t = 0.5, then all.
+    assert seen["scores"] == "Places that are right"
+    assert seen["lines"][0] == pytest.approx([112, 14, 14]) and seen["lines"][1][0] == pytest.approx(112)
+    assert seen["lines"][1][-1] == pytest.approx(14)
     assert seen["playing"]["play"] == "Pause" and 0.4 < seen["playing"]["value"] < 1.2
     assert seen["paused"]["play"] == "Play" and seen["later"]["value"] == seen["paused"]["value"]
     assert seen["played"]["play"] == "Play" and seen["played"]["value"] == 2
@@ -235,7 +249,7 @@ def test_patches_and_tours_follow_the_order(tmp_path):
 
     square = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
     make_trajectory().save_html(tmp_path / "tour.html", square, true_order=[0, 1, 2, 3])
-    script = "const tour = () => document.querySelector('.edge').getAttribute('points');\n" + (
+    script = "const tour = () => document.querySelector('#picture .edge').getAttribute('points');\n" + (
         "seen.start = tour(); seen.score = read().score; slide(2); seen.end = tour(); seen.last = read().score;"
         "seen.width = document.documentElement.scrollWidth - innerWidth;"
     )

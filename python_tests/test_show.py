@@ -141,11 +141,18 @@ def test_tours_say_how_much_longer_they_are():
     square = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
     frames = make_frames([[0.0] * 4] * 2, [[0, 2, 1, 3], [0, 1, 2, 3]], [[0, 1, 3, 2], [0, 1, 2, 3]])
     figure = show.plot_tour(frames, square, torch.tensor([0, 1, 2, 3]))
-    above, below = figure.axes[:2], figure.axes[2:]
+    above, below, scores = figure.axes[:2], figure.axes[2:4], figure.axes[4]
     crossed = f"+{100 * ((2 + 2 * 2**0.5) / 4 - 1):.1f} %"
     assert [axes.get_xlabel() for axes in above] == [crossed, "+0.0 %"]
     assert [axes.get_xlabel() for axes in below] == [crossed, "+0.0 %"]
     assert below[0].lines[1].get_xdata() == pytest.approx([0, 1, 0, 1, 0])
+    for line in scores.lines:  # of the predicted orders alone
+        assert line.get_label() == "predicted"
+        assert line.get_ydata() == pytest.approx([100 * ((2 + 2 * 2**0.5) / 4 - 1), 0])
+    assert "The first prediction, from noise alone, has 2 of 4 places as in the answer." in scores.get_title("left")
+    same = make_frames([[0.0] * 4] * 2, [[0, 2, 1, 3], [0, 1, 2, 3]], [[0, 1, 2, 3], [0, 1, 2, 3]])
+    title = show.plot_tour(same, square, torch.tensor([0, 1, 2, 3])).axes[4].get_title("left")
+    assert "The first prediction, from noise alone, is already the answer." in title
 
 
 def test_jigsaw_puts_patches_in_raster_order():
@@ -157,7 +164,8 @@ def test_jigsaw_puts_patches_in_raster_order():
     first = figure.axes[0]
     shown = first.images[0].get_array()[..., 0].tolist()
     assert shown == [[3, 13, 0, 10], [3, 3, 0, 0], [1, 11, 2, 12], [1, 1, 2, 2]]
-    assert [axes.get_xlabel() for axes in figure.axes] == ["1 of 4", "4 of 4", "4 of 4", "1 of 4"]
+    assert [axes.get_xlabel() for axes in figure.axes[:4]] == ["1 of 4", "4 of 4", "4 of 4", "1 of 4"]
+    assert [line.get_ydata().tolist() for line in figure.axes[4].lines] == [[1, 4], [4, 1]]
 
 
 # Ten samples of four items; item 0 is last in eight of them and first in two.

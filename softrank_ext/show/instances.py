@@ -43,6 +43,11 @@ def plot_sorting(
         ends = (place / max(N - 1, 1), float(frames.soft_ranks[0, item]))
         paths.plot((1.1, 1), ends, color=colours[item], linewidth=0.7, alpha=0.6, clip_on=False)
     paths.set(xlim=(1.1, 0), xticks=frames.times)
+    paths.set_title(
+        first_prediction_says(frames).replace(", from noise alone,", "\nfrom noise alone"),
+        fontsize="small",
+        color="0.35",
+    )
     paths.spines[["left"]].set_visible(False)
     paths.tick_params(axis="y", left=False, labelleft=False)
     before.set_title("in random order", fontsize="medium", loc="right")
@@ -79,7 +84,7 @@ def plot_tour(path: Trajectory | Frames, points: Tensor, true_order: Tensor, tit
     points = points.double()
     best = tour_length(points[None], true_order[None])
 
-    def draw(axes: "Axes", order: Tensor) -> str:
+    def draw(axes: "Axes", order: Tensor) -> tuple[str, float]:
         closed = [*order.tolist(), int(order[0])]
         right = [*true_order.tolist(), int(true_order[0])]
         axes.plot(*points[right].T.tolist(), color="0.55", linewidth=1, linestyle=(0, (4, 3)), zorder=1)
@@ -88,9 +93,10 @@ def plot_tour(path: Trajectory | Frames, points: Tensor, true_order: Tensor, tit
         axes.plot(*points[order[:1]].T.tolist(), "s", color=WRONG, markersize=5, zorder=4)
         axes.set_aspect("equal")
         axes.margins(0.06)
-        return f"{100 * float(tour_length(points[None], order[None]) / best - 1):+.1f} %"
+        above = 100 * float(tour_length(points[None], order[None]) / best - 1)
+        return f"{above:+.1f} %", above
 
-    return _plot_steps(frames_of(path), draw, title, "length above the best (dashed)")
+    return _plot_steps(frames_of(path), draw, title, "Length above the best (dashed) in percent", plots_both=False)
 
 
 def plot_jigsaw(path: Trajectory | Frames, patches: Tensor, true_order: Tensor, title: str = "") -> "Figure":
@@ -100,7 +106,7 @@ def plot_jigsaw(path: Trajectory | Frames, patches: Tensor, true_order: Tensor, 
     """
     side = math.isqrt(len(patches))
 
-    def draw(axes: "Axes", order: Tensor) -> str:
+    def draw(axes: "Axes", order: Tensor) -> tuple[str, float]:
         rows = patches[order].reshape(side, side, *patches.shape[1:]).permute(0, 3, 1, 4, 2)
         picture = rows.flatten(2, 3).flatten(0, 1)  # (H, W, 3)
         axes.imshow(picture.numpy(), interpolation="nearest")
@@ -108,27 +114,60 @@ def plot_jigsaw(path: Trajectory | Frames, patches: Tensor, true_order: Tensor, 
         for cut in range(1, side):
             axes.axhline(cut * height - 0.5, color="white", linewidth=0.8)
             axes.axvline(cut * width - 0.5, color="white", linewidth=0.8)
-        return f"{int((order == true_order).sum())} of {len(patches)}"
+        right = int((order == true_order).sum())
+        return f"{right} of {len(patches)}", right
 
-    return _plot_steps(frames_of(path), draw, title, "places right")
+    return _plot_steps(frames_of(path), draw, title, "Places right")
 
 
-def _plot_steps(frames: Frames, draw: Callable[["Axes", Tensor], str], title: str, score: str) -> "Figure":
-    """Two rows of panels, one column per time: `draw(axes, order)` fills a panel and says its score."""
+def first_prediction_says(frames: Frames) -> str:
+    """A sentence on how much of the answer the first prediction, from noise alone, already has."""
+    answer = frames.order[-1]
+    same, N = int((frames.predicted_order[0] == answer).sum()), len(answer)
+    if same == N:
+        return "The first prediction, from noise alone, is already the answer."
+    return f"The first prediction, from noise alone, has {same} of {N} places as in the answer."
+
+
+def _plot_steps(
+    frames: Frames,
+    draw: Callable[["Axes", Tensor], tuple[str, float]],
+    title: str,
+    score: str,
+    *,
+    plots_both: bool = True,
+) -> "Figure":
+    """Two rows of panels, one column per time, and a plot of their scores below.
+
+    `draw(axes, order)` fills a panel and returns its score as text and as a number. plots_both: plot the scores of the
+    soft ranks' orders too, not the predicted ones' alone.
+    """
     from matplotlib.figure import Figure
 
     columns = len(frames.times)
-    figure = Figure(figsize=(1.55 * columns + 0.5, 4.1), layout="constrained")
-    grid = figure.subplots(2, columns, squeeze=False)
-    for row, (orders, name) in enumerate(((frames.order, "of the soft ranks"), (frames.predicted_order, "predicted"))):
+    figure = Figure(figsize=(1.55 * columns + 0.5, 5.4), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=(3, 1))
+    grid = above.subplots(2, columns, squeeze=False)
+    plot = below.subplots()
+    ways = ((frames.order, "of the soft ranks", WRONG), (frames.predicted_order, "predicted", OURS))
+    for row, (orders, name, colour) in enumerate(ways):
+        values = []
         for column, t in enumerate(frames.times):
             axes = grid[row, column]
-            axes.set_xlabel(draw(axes, orders[column]), fontsize="small", labelpad=2)
+            text, value = draw(axes, orders[column])
+            values.append(value)
+            axes.set_xlabel(text, fontsize="small", labelpad=2)
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
             if row == 0:
                 axes.set_title({1.0: "t = 1 (noise)", 0.0: "t = 0"}.get(t, f"t = {t:.2g}"), fontsize="medium")
         grid[row, 0].set_ylabel(name, fontsize="medium")
+        if plots_both or row == 1:
+            plot.plot(frames.times, values, color=colour, marker=".", label=name)
+    plot.set(xlim=(1.02, -0.02), xticks=frames.times, xlabel="time t")
+    plot.set_title(f"{score}. {first_prediction_says(frames)}", fontsize="small", color="0.35", loc="left")
+    plot.tick_params(labelsize="small")
+    plot.spines[["top", "right"]].set_visible(False)
+    plot.legend(frameon=False, fontsize="small", loc="center left")
     figure.suptitle(title)
-    figure.supxlabel(f"under each panel: {score}", fontsize="small", color="0.35")
     return figure
