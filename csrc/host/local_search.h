@@ -13,7 +13,8 @@
 
 #include "../kernels/costs.h"
 #include "../kernels/order_search.h"
-#include "../kernels/tour_search.h"
+#include "../kernels/tour_iterations.h"
+#include "../kernels/tour_rebuild.h"
 #include "rows_in_parallel.h"
 
 namespace softrank {
@@ -37,6 +38,8 @@ struct BatchRules {
   KeptRules row(int64_t row, int64_t n) const {
     return KeptRules({at(before, row), at(allowed, row), at(group, row)}, keeps_first, n);
   }
+  bool has_places() const { return allowed.has_value(); }
+  const bool* pairs(int64_t row) const { return at(before, row); }
 
  private:
   template <typename Array>
@@ -108,6 +111,68 @@ inline Orders search_tours(const Numbers& items, const Orders& order, bool is_ma
     run(static_cast<PointDistance*>(nullptr));
   }
   return shorter;
+}
+
+// Searches that go on from tours (B, N) as long as they may: by exchanges and local search, or, if rebuilds, by taking
+// out and putting back, under pairs and fixed ends alone. Row r has the random numbers of seed + r. Returns the tours
+// kept (B, kept, N), how many there are (B,), the rounds run (B,), and whether Ctrl-C ended it.
+inline py::tuple iterate_tours(const Numbers& items, const Orders& order, bool is_matrix, bool is_closed, bool rebuilds,
+                               int64_t neighbours, const IterationOptions& options, std::optional<Claims> before,
+                               std::optional<Claims> allowed, std::optional<Orders> group, bool keeps_first,
+                               bool keeps_last, uint64_t seed, int64_t threads) {
+  const Orders starts = checked_copy(items, order);
+  const int64_t rows = order.shape(0), n = order.shape(1), width = items.shape(2);
+  if (is_matrix && width != n) throw py::value_error("items must be (B, N, N)");
+  if (rebuilds && (allowed || group)) throw py::value_error("rebuilds keep pairs and fixed ends alone");
+  const BatchRules rules{std::move(before), std::move(allowed), std::move(group), keeps_first};
+  rules.check(rows, n);
+  const int64_t most = options.kept;
+  Orders found({rows, most, n});
+  Orders counts(rows), rounds(rows);
+  int64_t *to = found.mutable_data(), *count_of = counts.mutable_data(), *rounds_of = rounds.mutable_data();
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < most; ++i) std::copy_n(starts.data() + row * n, n, to + (row * most + i) * n);
+    count_of[row] = 1, rounds_of[row] = 0;
+  }
+  const double* from = items.data();
+  const int64_t row_size = items.shape(0) == 1 ? 0 : n * width;
+  const auto run = [&](auto* none) {
+    using Distance = std::remove_pointer_t<decltype(none)>;
+    rows_in_parallel(rows, threads, [&] {
+      return [&](int64_t row, Stop& stop) {
+        Distance distance(from + row * row_size, n, width);
+        TourPool pool(n, options, is_closed, distance.is_symmetric());
+        const int64_t* start = starts.data() + row * n;
+        if (rebuilds) {
+          TourRebuild<Distance> search(std::move(distance), n, is_closed, neighbours, rules.pairs(row), keeps_first,
+                                       keeps_last);
+          rounds_of[row] = search.run(start, options, seed + uint64_t(row), pool, stop);
+        } else {
+          // Swaps: of rows with pinned or forbidden places, where insertions push others from their places.
+          const TourOptions moves{is_closed, true, rules.has_places(), true, neighbours, -1};
+          TourIterations<Distance> search(std::move(distance), n, moves);
+          KeptRules kept = rules.row(row, n);
+          rounds_of[row] = search.run(start, kept, options, seed + uint64_t(row), pool, stop);
+        }
+        count_of[row] = pool.size();
+        for (int64_t i = 0; i < pool.size(); ++i) {
+          std::copy(pool.order(i).begin(), pool.order(i).end(), to + (row * most + i) * n);
+        }
+      };
+    });
+  };
+  bool is_interrupted = false;
+  try {
+    if (is_matrix) {
+      run(static_cast<MatrixDistance*>(nullptr));
+    } else {
+      run(static_cast<PointDistance*>(nullptr));
+    }
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_KeyboardInterrupt)) throw;
+    is_interrupted = true;  // the best so far is an answer
+  }
+  return py::make_tuple(found, counts, rounds, is_interrupted);
 }
 
 // Calls body(a null pointer of the cost's class of costs.h) for the cost of that name.
@@ -208,6 +273,13 @@ inline void add_local_search(py::module_& m) {
         py::arg("is_closed"), py::arg("moves"), py::arg("neighbours"), py::arg("most_moves"), py::arg("before"),
         py::arg("allowed"), py::arg("group"), py::arg("keeps_first"), py::arg("threads"),
         "Tours (B, N) int64 through points (B, N, D), or by distances (B, N, N), made shorter by moves that help.");
+  py::class_<IterationOptions>(m, "IterationOptions", "When iterate_tours ends, what it keeps, how boldly it goes on.")
+      .def(py::init<int64_t, double, int64_t, double, double, double>(), py::kw_only(), py::arg("rounds"),
+           py::arg("seconds"), py::arg("kept"), py::arg("difference"), py::arg("hot"), py::arg("cold"));
+  m.def("iterate_tours", &iterate_tours, py::arg("items"), py::arg("order"), py::kw_only(), py::arg("is_matrix"),
+        py::arg("is_closed"), py::arg("rebuilds"), py::arg("neighbours"), py::arg("options"), py::arg("before"),
+        py::arg("allowed"), py::arg("group"), py::arg("keeps_first"), py::arg("keeps_last"), py::arg("seed"),
+        py::arg("threads"), "The shortest tours (B, kept, N) that iterated searches from tours (B, N) come across.");
   m.def("order_costs", &order_costs, py::arg("items"), py::arg("order"), py::arg("cost"), py::arg("threads"),
         "Costs (B,) of orders (B, N) by the cost of that name.");
   m.def("search_orders", &search_orders, py::arg("items"), py::arg("order"), py::arg("cost"), py::kw_only(),

@@ -1,8 +1,10 @@
 // Distances between the items of an instance, for searches that ask for the same ones many times.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace softrank {
@@ -58,5 +60,28 @@ class MatrixDistance {
   const double* distances_;
   int64_t n_;
 };
+
+// The `count` nearest other items of each item by distance there or back, nearest first: (n, count).
+template <typename Distance>
+std::vector<int64_t> near_items(const Distance& distance_of, int64_t n, int64_t count) {
+  std::vector<int64_t> all_near(n * std::max<int64_t>(count, 0));
+  if (count <= 0) return all_near;
+  const bool is_symmetric = distance_of.is_symmetric();
+  std::vector<double> to_near(count);
+  for (int64_t a = 0; a < n; ++a) {
+    // Few items are nearer than the last of the list, so it is kept sorted by insertion.
+    std::fill(to_near.begin(), to_near.end(), std::numeric_limits<double>::infinity());
+    int64_t* near = &all_near[a * count];
+    for (int64_t b = 0; b < n; ++b) {
+      if (b == a) continue;
+      const double distance = is_symmetric ? distance_of(a, b) : std::min(distance_of(a, b), distance_of(b, a));
+      if (!(distance < to_near[count - 1])) continue;
+      int64_t i = count - 1;
+      for (; i > 0 && distance < to_near[i - 1]; --i) to_near[i] = to_near[i - 1], near[i] = near[i - 1];
+      to_near[i] = distance, near[i] = b;
+    }
+  }
+  return all_near;
+}
 
 }  // namespace softrank

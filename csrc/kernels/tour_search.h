@@ -34,7 +34,7 @@ class TourSearch {
         nodes_(options.is_closed ? n : n + 1),
         near_count_(std::min(options.neighbours, n - 1)) {
     is_symmetric_ = distance_of_.is_symmetric();
-    if (near_count_ > 0) find_neighbours();
+    near_ = near_items(distance_of_, n, near_count_);
   }
 
   // Improves order (n) in place, until no move helps, the limit is reached or should_stop() is true.
@@ -43,59 +43,61 @@ class TourSearch {
   void improve(int64_t* order, KeptRules& rules, Stop& should_stop) {
     if (nodes_ < 3) return;
     begin(order, rules);
+    descend(should_stop);
+    write(order);
+  }
+
+ protected:
+  // Makes moves that help until none does.
+  template <typename Stop>
+  void descend(Stop& should_stop) {
     bool has_moved = true;
     while (has_moved && moves_left_ != 0) {
       // A node whose edges did not change may still gain from a changed edge elsewhere: a last round asks all.
-      has_moved = false;
       queue_.assign(tour_.begin(), tour_.end());
       is_queued_.assign(nodes_, 1);
-      while (!queue_.empty() && moves_left_ != 0) {
-        const int64_t a = queue_.back();
-        queue_.pop_back();
-        is_queued_[a] = 0;
-        if (a == n_) continue;
-        while (moves_left_ != 0 && improve_at(a)) {
-          has_moved = true;
-          --moves_left_;
-          for (const int64_t end : touched_) {
-            if (!is_queued_[end]) {
-              is_queued_[end] = 1;
-              queue_.push_back(end);
-            }
-          }
-          if (should_stop()) moves_left_ = 0;
-        }
-        if (should_stop()) moves_left_ = 0;
-      }
+      has_moved = descend_from_queue(should_stop);
       if (moves_left_ != 0 && options_.tries_reversals && reverse_all()) {
         has_moved = true;
         --moves_left_;
+        length_ += change_;
       }
     }
+  }
+
+  // Makes moves that help at the nodes of the queue, which those that a move touches join; returns whether any did.
+  template <typename Stop>
+  bool descend_from_queue(Stop& should_stop) {
+    bool has_moved = false;
+    while (!queue_.empty() && moves_left_ != 0) {
+      const int64_t a = queue_.back();
+      queue_.pop_back();
+      is_queued_[a] = 0;
+      if (a == n_) continue;
+      while (moves_left_ != 0 && improve_at(a)) {
+        has_moved = true;
+        --moves_left_;
+        length_ += change_;
+        for (const int64_t end : touched_) enqueue(end);
+        if (should_stop()) moves_left_ = 0;
+      }
+      if (should_stop()) moves_left_ = 0;
+    }
+    return has_moved;
+  }
+
+  void enqueue(int64_t a) {
+    if (is_queued_[a]) return;
+    is_queued_[a] = 1;
+    queue_.push_back(a);
+  }
+
+  void write(int64_t* order) const {
     if (is_row_) {
       std::copy_n(tour_.begin(), n_, order);
     } else {
       const int64_t start = options_.is_closed ? place_[order[0]] : (place_[n_] + 1) % nodes_;
       for (int64_t place = 0; place < n_; ++place) order[place] = tour_[(start + place) % nodes_];
-    }
-  }
-
- private:
-  void find_neighbours() {
-    near_.resize(n_ * near_count_);
-    std::vector<double> to_near(near_count_);
-    for (int64_t a = 0; a < n_; ++a) {
-      // Few items are nearer than the last of the list, so it is kept sorted by insertion.
-      std::fill(to_near.begin(), to_near.end(), std::numeric_limits<double>::infinity());
-      int64_t* near = &near_[a * near_count_];
-      for (int64_t b = 0; b < n_; ++b) {
-        if (b == a) continue;
-        const double distance = is_symmetric_ ? distance_of_(a, b) : std::min(distance_of_(a, b), distance_of_(b, a));
-        if (!(distance < to_near[near_count_ - 1])) continue;
-        int64_t i = near_count_ - 1;
-        for (; i > 0 && distance < to_near[i - 1]; --i) to_near[i] = to_near[i - 1], near[i] = near[i - 1];
-        to_near[i] = distance, near[i] = b;
-      }
     }
   }
 
@@ -121,8 +123,9 @@ class TourSearch {
   const int64_t* near(int64_t a) const { return &near_[a * near_count_]; }
 
   // Rounding must not count as an improvement, or two tours of equal length could follow each other for ever.
-  bool is_shorter(double added, double removed) const {
-    return added - removed < -1e-12 * std::abs(removed) - rounding_;
+  bool is_shorter(double added, double removed) {
+    change_ = added - removed;
+    return change_ < -1e-12 * std::abs(removed) - rounding_;
   }
 
   // How much longer the way from place `first` to `last` gets if it is gone backwards.
@@ -176,6 +179,7 @@ class TourSearch {
   // Goes the whole tour backwards: of one-way distances, the only reversal that replaces no single edge.
   bool reverse_all() {
     if (is_symmetric_ || sums_[nodes_] >= -rounding_) return false;
+    change_ = sums_[nodes_];
     if (!is_row_) {
       turn(0, nodes_);
       add_up();
@@ -296,6 +300,8 @@ class TourSearch {
     } else {
       std::swap(tour_[p], tour_[q]);
       std::swap(place_[a], place_[b]);
+      note(p, 1);
+      note(q, 1);
       add_up();
     }
     touched_ = {a, b, at(p - 1), at(p + 1), at(q - 1), at(q + 1)};
@@ -326,6 +332,7 @@ class TourSearch {
 
   // Reverses `count` places from `first` on, around the end if need be.
   void turn(int64_t first, int64_t count) {
+    note(first, count);
     int64_t last = wrapped(first + count - 1);
     for (int64_t i = 0; i < count / 2; ++i) {
       std::swap(tour_[first], tour_[last]);
@@ -378,6 +385,7 @@ class TourSearch {
   // In a row: puts `changed_` at the places first ... last if the rules allow it.
   bool put(int64_t first, int64_t last) {
     if (last >= n_ || !rules_->allow(tour_.data(), place_.data(), first, last, changed_.data())) return false;
+    note(first, last - first + 1);
     for (int64_t place = first; place <= last; ++place) {
       tour_[place] = changed_[place - first];
       place_[tour_[place]] = place;
@@ -386,12 +394,20 @@ class TourSearch {
     return true;
   }
 
+  // Remembers that so many places from `first` on change, around the end if need be.
+  void note(int64_t first, int64_t count) {
+    if (notes_changes_) changes_.push_back({first, count});
+  }
+
   const Distance distance_of_;
   const TourOptions options_;
   const int64_t n_, nodes_, near_count_;
   bool is_symmetric_, is_row_ = false;
   KeptRules* rules_ = nullptr;
   int64_t moves_left_ = 0;
+  double length_ = 0, change_ = 0;  // of the tour, since the last place that set it; of the last move tried
+  bool notes_changes_ = false;
+  std::vector<std::pair<int64_t, int64_t>> changes_;
   double rounding_ = 0;                // how wrong a difference of `sums_` may be
   std::vector<int64_t> near_;          // (n, near_count)
   std::vector<int64_t> tour_, place_;  // node by place, place by node

@@ -11,6 +11,8 @@ from softrank_ext.costs.heuristics import insert_in_turn as insert_in_turn
 from softrank_ext.costs.heuristics import iterated_greedy as iterated_greedy
 from softrank_ext.costs.heuristics import nearest_neighbour as nearest_neighbour
 from softrank_ext.costs.heuristics import neh as neh
+from softrank_ext.costs.iterated_search import FoundTours as FoundTours
+from softrank_ext.costs.iterated_search import iterated_local_search as iterated_local_search
 from softrank_ext.costs.local_search import local_search as local_search
 from softrank_ext.costs.problems import LinearOrdering as LinearOrdering
 from softrank_ext.costs.problems import Makespan as Makespan
