@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from test_costs_problems import COSTS, instances, orders
 
 from softrank_ext._libraries import uses_reference
+from softrank_ext.constraints import Constraints
 from softrank_ext.costs import (
     LinearOrdering,
     Makespan,
@@ -109,6 +111,65 @@ def test_iterated_greedy_finds_the_best_of_all_orders(cost):
     for row in range(4):
         best = cost(items[row].expand(len(every), *items.shape[1:]), every).min()
         assert float(found[row]) == pytest.approx(float(best), abs=1e-12)
+
+
+RULES = Constraints(before=[(0, 3), (3, 1), (1, 4), (2, 5)])  # 0 before 4 follows
+
+
+def kept(order):
+    place = order.argsort(1)
+    return all(bool((place[:, a] < place[:, b]).all()) for a, b in RULES.before)
+
+
+@pytest.mark.parametrize("cost", COSTS, ids=lambda cost: cost.name)
+def test_iterated_greedy_keeps_pairs_and_finds_the_best_of_all_orders_that_do(cost):
+    items = instances(cost, 4, 6)
+    start = torch.tensor([[0, 3, 1, 4, 2, 5]] * 4)
+    order = iterated_greedy(items, start, cost, rounds=100, constraints=RULES)
+    assert kept(order)
+    every = torch.tensor([order for order in itertools.permutations(range(6)) if kept(torch.tensor([order]))])
+    assert len(every) < 720
+    for row in range(4):
+        best = cost(items[row].expand(len(every), *items.shape[1:]), every).min()
+        assert float(cost(items[row : row + 1], order[row : row + 1])) == pytest.approx(float(best), abs=1e-12)
+
+
+@pytest.mark.parametrize("cost", COSTS, ids=lambda cost: cost.name)
+def test_pairs_compiled_and_plain(cost):
+    """Building has no random numbers: both ways put every item at the same place."""
+    items, turn = instances(cost, 5, 8), orders(5, 8)
+    built = insert_in_turn(items, turn, cost, constraints=RULES)
+    assert kept(built) and not kept(insert_in_turn(items, turn, cost))
+    if isinstance(cost, LinearOrdering):  # a function of one's own would have to cut items in both directions
+        return
+    plain = insert_in_turn(items, turn, lambda part, order: cost(part, order), constraints=RULES)
+    assert torch.equal(built, plain)
+    start = torch.tensor([[0, 3, 1, 4, 2, 5]] * 5)
+    searched = iterated_greedy(items[:, :6], start, lambda part, order: cost(part, order), rounds=3, constraints=RULES)
+    assert kept(searched) and (cost(items[:, :6], searched) <= cost(items[:, :6], start)).all()
+
+
+def test_rules_of_searches():
+    jobs = instances(WeightedTardiness(), 3, 6)
+    assert kept(atc(jobs, constraints=RULES)) and not kept(atc(jobs))
+    assert kept(neh(jobs, constraints=RULES)) and not kept(neh(jobs))
+    start = torch.arange(6).expand(3, 6)
+    with pytest.raises(ValueError, match="order must keep the constraints to begin with"):
+        iterated_greedy(jobs, start, Makespan(), rounds=1, constraints=RULES)
+    with pytest.raises(ValueError, match=r"constraints must be pairs alone here, Constraints\(before=\.\.\.\)"):
+        neh(jobs, constraints=Constraints(pins={0: 0}))
+    with pytest.raises(ValueError, match="constraints contradict each other: 0 before 1 before 0"):
+        atc(jobs, constraints=Constraints(before=[(0, 1), (1, 0)]))
+
+
+@pytest.mark.skipif(uses_reference(), reason="of the compiled search")
+def test_seconds_end_a_long_round():
+    """One pass over thousands of jobs takes far longer than asked."""
+    times = torch.randint(1, 100, (1, 4000, 20), generator=torch.Generator().manual_seed(0))
+    began = time.monotonic()
+    found = iterated_greedy(times, torch.arange(4000)[None], Makespan(), seconds=0.2)
+    assert time.monotonic() - began < 5
+    assert Makespan()(times, found) < Makespan()(times, torch.arange(4000)[None])
 
 
 @pytest.mark.parametrize("cost", (TourLength(), MatrixTourLength()))

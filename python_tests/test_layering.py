@@ -17,13 +17,25 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "second": ("model", "model_folder", "baselines"),
     "third": ("sampling", "likelihood", "answers", "certify"),
     "fourth": ("tasks", "evaluation", "training"),
-    "roof": ("distributions", "methods", "pretrained", "tables", "show", "cli", "__main__", "__init__"),
+    "roof": (
+        "distributions",
+        "methods",
+        "pretrained",
+        "tables",
+        "schedule_search",
+        "schedules",
+        "show",
+        "cli",
+        "__main__",
+        "__init__",
+    ),
 }
 ROOMS = [room for floor in FLOORS.values() for room in floor]
 # Upwards, inside a function or as a name for import_module only: methods that hand over to what is built on them.
 LATE = {
     "model": {"model_folder", "pretrained", "baselines"},
     "sampling": {"show"},
+    "schedules": {"show"},
 }
 # Only these rooms may import the libraries named.
 LIBRARIES = {

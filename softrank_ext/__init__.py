@@ -16,6 +16,7 @@ from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
 from softrank_ext.pretrained import from_pretrained, list_pretrained  # noqa: E402
 from softrank_ext.processes import Bridge, Riffle  # noqa: E402
 from softrank_ext.sampling import Drawing, Improved, IncrementalDecoder, Samples, Search, improve, sample  # noqa: E402
+from softrank_ext.schedules import Schedule, schedule  # noqa: E402
 from softrank_ext.training import TrainConfig, train  # noqa: E402
 
 __version__ = installed_version()
@@ -35,6 +36,7 @@ __all__ = [
     "Rebuild",
     "Riffle",
     "Samples",
+    "Schedule",
     "Search",
     "SoftRankConfig",
     "SoftRankModel",
@@ -60,6 +62,7 @@ __all__ = [
     "reflect",
     "register_model",
     "sample",
+    "schedule",
     "tasks",
     "top_k",
     "train",

@@ -12,6 +12,10 @@ from softrank_ext.model import OrderModel
 BUNDLED = Path(__file__).parent / "weights"
 # Of each bundled model: what it is for, and the items that it reads.
 _ABOUT = {
+    "flowshop": (
+        "puts the jobs of a flow shop in order",
+        "(B, N, 20) float: FlowShop.items_of(times), the time of each job on each machine",
+    ),
     "jigsaw-3x3": ("puts 9 patches of a photo in order", "(B, 9, 3, 10, 10) uint8: patches of CIFAR-10 images"),
     "jigsaw-4x4": ("puts 16 patches of a photo in order", "(B, 16, 3, 8, 8) uint8: patches of CIFAR-10 images"),
     "preferences-dublin-north": (

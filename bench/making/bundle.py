@@ -30,6 +30,11 @@ WEIGHTS = Path(__file__).parents[2] / "softrank_ext" / "weights"
 MOST_BYTES = 30_000_000  # of all bundled models together
 CURVE_POINTS = 8
 DATA = {
+    "flowshop": "No labels: random flow shops as E. Taillard's (Benchmarks for basic scheduling problems, 1993), times "
+    "uniform from 1 to 99; the model learned from the makespans of its own orders. Evaluations on his published "
+    "instances, if any, say so by their test file; `gap` is over the best known makespans.",
+    "tardiness": "No labels: random jobs of one machine as in the OR-Library, with times, weights and due dates; the "
+    "model learned from the weighted tardiness of its own orders.",
     "sorting": "MNIST (Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-based learning applied to document "
     "recognition, 1998): lists are drawn from its training images; evaluations use its test images.",
     "jigsaw": "CIFAR-10 (A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009): training images; "

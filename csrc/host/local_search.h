@@ -242,28 +242,38 @@ inline Orders search_orders(const Numbers& items, const Orders& order, const std
   return cheaper;
 }
 
-// Orders (B, N) built by putting the items, in the order given, each where it is cheapest.
-inline Orders build_orders(const Numbers& items, const Orders& order, const std::string& cost, int64_t threads) {
+// Orders (B, N) built by putting the items, in the order given, each where it is cheapest. before: with all that
+// follows from it.
+inline Orders build_orders(const Numbers& items, const Orders& order, const std::string& cost,
+                           std::optional<Claims> before, int64_t threads) {
   Orders built = checked_copy(items, order);
   int64_t* to = built.mutable_data();
   const int64_t n = order.shape(1);
-  with_searches(cost, items, order.shape(0), threads,
-                [&](auto& search, int64_t row, Stop&) { search.build(to + row * n); });
+  const BatchRules rules{std::move(before), std::nullopt, std::nullopt, false};
+  rules.check(order.shape(0), n);
+  with_searches(cost, items, order.shape(0), threads, [&](auto& search, int64_t row, Stop&) {
+    KeptRules kept = rules.row(row, n);
+    search.build(to + row * n, kept);
+  });
   return built;
 }
 
-// Orders (B, N) made cheaper by iterated greedy. temperature: (B,). Row r has the random numbers of seed + r.
+// Orders (B, N) made cheaper by iterated greedy. temperature: (B,). Row r has the random numbers of seed + r. before:
+// as in build_orders.
 inline Orders iterated_greedy(const Numbers& items, const Orders& order, const std::string& cost, int64_t rounds,
                               double seconds, int64_t removed, const Numbers& temperature, uint64_t seed,
-                              int64_t threads) {
+                              std::optional<Claims> before, int64_t threads) {
   Orders found = checked_copy(items, order);
   const int64_t n = order.shape(1);
   if (temperature.size() != order.shape(0)) throw py::value_error("temperature must be (B,)");
   int64_t* to = found.mutable_data();
   const double* temperatures = temperature.data();
+  const BatchRules rules{std::move(before), std::nullopt, std::nullopt, false};
+  rules.check(order.shape(0), n);
   with_searches(cost, items, order.shape(0), threads, [&](auto& search, int64_t row, Stop& stop) {
     const GreedyOptions options{rounds, seconds, removed, temperatures[row]};
-    search.iterated_greedy(to + row * n, options, seed + uint64_t(row), stop);
+    KeptRules kept = rules.row(row, n);
+    search.iterated_greedy(to + row * n, options, seed + uint64_t(row), kept, stop);
   });
   return found;
 }
@@ -285,11 +295,12 @@ inline void add_local_search(py::module_& m) {
   m.def("search_orders", &search_orders, py::arg("items"), py::arg("order"), py::arg("cost"), py::kw_only(),
         py::arg("moves"), py::arg("most_moves"), py::arg("before"), py::arg("allowed"), py::arg("group"),
         py::arg("keeps_first"), py::arg("threads"), "Orders (B, N) made cheaper by moves that help.");
-  m.def("build_orders", &build_orders, py::arg("items"), py::arg("order"), py::arg("cost"), py::arg("threads"),
+  m.def("build_orders", &build_orders, py::arg("items"), py::arg("order"), py::arg("cost"), py::kw_only(),
+        py::arg("before"), py::arg("threads"),
         "Orders (B, N) built by putting the items, in the order given, each where it is cheapest.");
   m.def("iterated_greedy", &iterated_greedy, py::arg("items"), py::arg("order"), py::arg("cost"), py::kw_only(),
         py::arg("rounds"), py::arg("seconds"), py::arg("removed"), py::arg("temperature"), py::arg("seed"),
-        py::arg("threads"), "Orders (B, N) made cheaper by iterated greedy.");
+        py::arg("before"), py::arg("threads"), "Orders (B, N) made cheaper by iterated greedy.");
 }
 
 }  // namespace softrank

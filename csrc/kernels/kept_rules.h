@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "constraints.h"
@@ -49,6 +50,18 @@ class KeptRules {
       }
     }
     return rules_.group == nullptr || allow_groups(order, first, last, part);
+  }
+
+  // First and last place at which an item may be put into a sequence of others that keeps `before`, which must hold all
+  // that follows from it too: then there is such a place. Other rules are not looked at.
+  std::pair<int64_t, int64_t> places_of(int64_t item, const int64_t* sequence, int64_t count) const {
+    int64_t first = 0, last = count;
+    if (rules_.before == nullptr) return {first, last};
+    for (int64_t at = 0; at < count; ++at) {
+      if (rules_.before[sequence[at] * n_ + item]) first = at + 1;
+      if (rules_.before[item * n_ + sequence[count - 1 - at]]) last = count - 1 - at;
+    }
+    return {first, last};
   }
 
  private:

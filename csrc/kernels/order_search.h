@@ -44,8 +44,10 @@ class OrderSearch {
     std::copy(order_.begin(), order_.end(), order);
   }
 
-  // Builds an order: items one by one, in the order given, each where it is cheapest, the first such place.
-  void build(int64_t* order) {
+  // Builds an order: items one by one, in the order given, each where it is cheapest, the first such place. Of the
+  // rules only `before` counts here, which must hold all that follows from it too.
+  void build(int64_t* order, KeptRules& rules) {
+    rules_ = &rules;
     std::vector<int64_t> built;
     for (int64_t i = 0; i < n_; ++i) put_cheapest(built, order[i]);
     std::copy(built.begin(), built.end(), order);
@@ -53,12 +55,16 @@ class OrderSearch {
 
   // R. Ruiz, T. Stuetzle, "A simple and effective iterated greedy algorithm for the permutation flowshop scheduling
   // problem", EJOR 177, 2007: take some items out, put each back where it is cheapest, insert until nothing helps,
-  // accept as simulated annealing at one temperature does.
+  // accept as simulated annealing at one temperature does. The order keeps the rules to begin with; see `build`.
   template <typename Stop>
-  void iterated_greedy(int64_t* order, const GreedyOptions& options, uint64_t seed, Stop& stop) {
+  void iterated_greedy(int64_t* order, const GreedyOptions& options, uint64_t seed, KeptRules& rules, Stop& asked) {
     const auto started = std::chrono::steady_clock::now();
+    auto stop = [&] {  // also within a round, which takes seconds for thousands of items
+      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - started;
+      return asked() || (options.seconds >= 0 && passed.count() >= options.seconds);
+    };
     std::mt19937_64 random(seed);
-    rules_ = nullptr;
+    rules_ = rules.has_rules() ? &rules : nullptr;
     moves_left_ = -1;
     order_.assign(order, order + n_);
     cost_ = cost_of(order);
@@ -66,10 +72,6 @@ class OrderSearch {
     std::vector<int64_t> current = order_, best = order_, removed;
     double current_cost = cost_, best_cost = cost_;
     for (int64_t round = 0; round != options.rounds && !stop(); ++round) {
-      if (options.seconds >= 0) {
-        const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - started;
-        if (passed.count() >= options.seconds) break;
-      }
       order_ = current;
       removed.clear();
       for (int64_t i = std::min(options.removed, n_); i > 0; --i) {
@@ -101,8 +103,10 @@ class OrderSearch {
     const int64_t count = int64_t(sequence.size());
     rest_.begin(sequence.data(), count);
     rest_.place(item, costs_.data());
-    int64_t at = 0;
-    for (int64_t other = 1; other <= count; ++other) {
+    const auto [first, last] =
+        rules_ == nullptr ? std::pair<int64_t, int64_t>(0, count) : rules_->places_of(item, sequence.data(), count);
+    int64_t at = first;
+    for (int64_t other = first + 1; other <= last; ++other) {
       if (is_cheaper(costs_[other], costs_[at])) at = other;
     }
     sequence.insert(sequence.begin() + at, item);

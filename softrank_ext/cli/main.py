@@ -22,6 +22,7 @@ from softrank_ext.cli.generate import generate_tsp
 from softrank_ext.cli.info import info
 from softrank_ext.cli.options import TASKS
 from softrank_ext.cli.sample import SampleCommand
+from softrank_ext.cli.schedule import schedule_command
 from softrank_ext.cli.selftest import SelfTest
 from softrank_ext.cli.train import train_command
 from softrank_ext.cli.walk import walk
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Any] = {
     "train": {name: train_command(name) for name in TASKS},
     "evaluate": {name: evaluate_command(name) for name in TASKS},
     "sample": SampleCommand,
+    "schedule": schedule_command,
     "generate": {"tsp": generate_tsp},
     "download": {"mnist": download_command("mnist"), "cifar10": download_command("cifar10")},
     "info": info,

@@ -7,6 +7,7 @@ from softrank_ext.show.answers import plot_calibration, plot_pairwise, plot_rank
 from softrank_ext.show.improvement import improvement_page
 from softrank_ext.show.instances import plot_jigsaw, plot_sorting, plot_tour
 from softrank_ext.show.page import page_of
+from softrank_ext.show.schedules import plot_schedule, schedule_page
 from softrank_ext.show.soft_ranks import plot_soft_ranks, plot_there_and_back
 from softrank_ext.show.style import save_figure
 from softrank_ext.show.walk import Walk, draw_walk, plot_walk, swapped_pairs
@@ -20,6 +21,7 @@ __all__ = [
     "plot_jigsaw",
     "plot_pairwise",
     "plot_rank_interval",
+    "plot_schedule",
     "plot_soft_ranks",
     "plot_sorting",
     "plot_there_and_back",
@@ -27,5 +29,6 @@ __all__ = [
     "plot_tour",
     "plot_walk",
     "save_figure",
+    "schedule_page",
     "swapped_pairs",
 ]
