@@ -17,7 +17,7 @@ from softrank_ext.costs import Cost, Makespan, TotalFlowTime, WeightedTardiness,
 from softrank_ext.costs.moves import MOVES, sources_of
 from softrank_ext.costs.problems import Problem
 from softrank_ext.model import OrderModel
-from softrank_ext.sampling import sample
+from softrank_ext.sampling.sample import sample
 from softrank_ext.tasks.flowshop import FlowShop
 
 DRAWS = 32  # of the model
