@@ -25,3 +25,12 @@ def test_batches_without_labels():
     assert batch.extras["row"].tolist() == [7, 8]
     assert Batch(items, batch.order).has_labels()
     assert Batch(items, batch.order, known=torch.tensor([0, 1])).has_labels()
+
+
+def test_rows_of_a_batch_keep_all_that_belongs_to_them():
+    first, known, extras = torch.tensor([1, 2]), torch.tensor([4, 3]), {"row": torch.tensor([7, 8])}
+    last = Batch(ORDER + 10, ORDER, MASK, first, known, extras).of_rows(slice(1, None))
+    assert last.items.tolist() == [[12, 10, 11, 13]] and last.order.tolist() == [[2, 0, 1, 3]]
+    assert last.mask.tolist() == [[True, True, True, False]]
+    assert (last.first.tolist(), last.known.tolist(), last.extras["row"].tolist()) == ([2], [3], [8])
+    assert Batch(ORDER, ORDER).of_rows(slice(0, 1)).mask is None

@@ -117,3 +117,25 @@ def test_costs_stand_beside_heuristics(tmp_path, monkeypatch, capfd, name, embed
     (row,) = json.loads((tmp_path / "evaluation.json").read_text())["rows"]
     assert list(row["metrics"]) == columns and row["best_by"] == "cost"
     assert capfd.readouterr().out.splitlines()[1].split() == ["steps", *columns, "instances", "seconds"]
+
+
+def test_instances_are_a_range(tours, capfd):
+    assert main([*EVALUATE, "--instances", "2:5", "--json"]) == 0
+    shown = capfd.readouterr()
+    record = json.loads(shown.out)
+    assert record == json.loads((tours / "evaluation.json").read_text())
+    assert [(row["first_instance"], row["instances"]) for row in record["rows"]] == [(2, 3)]
+    assert shown.err == ""  # no bar: it is no terminal
+    for word in ("2", "5:2", "a:b", "2:2"):
+        assert main([*EVALUATE, "--instances", word]) == 1
+        assert "--instances must be FIRST:END like 200:300" in capfd.readouterr().err
+
+
+def test_seed_chooses_drawn_instances(tours):
+    lengths = []
+    for seed in ("1", "1", "2"):
+        words = ["evaluate", "tsp", "model", "--task.num-points", "5", "--count", "4", "--steps", "1", "--seed", seed]
+        assert main(words) == 0
+        rows = json.loads((tours / "evaluation.json").read_text())["rows"]
+        lengths.append(next(value["mean"] for name, value in rows[0]["metrics"].items() if "nearest" in name))
+    assert lengths[0] == lengths[1] != lengths[2]

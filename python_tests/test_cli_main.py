@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from softrank_ext.cli.main import main
+import softrank_ext
+from softrank_ext.cli.main import COMMANDS, main
 
 
 def test_module_runs_as_a_process(tmp_path):
@@ -65,3 +66,47 @@ def test_unknown_option_names_the_nearest(words, nearest, capsys):
     assert exit.value.code == 2
     told = capsys.readouterr().err
     assert "Unrecognized options" in told and nearest in told
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"softrank_ext {softrank_ext.__version__}\n"
+
+
+def test_interrupted_command_says_so(capsys, monkeypatch):
+    def interrupted() -> None:
+        """Walk until Ctrl-C."""
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(COMMANDS, "walk", interrupted)
+    assert main(["walk"]) == 130
+    assert capsys.readouterr().err == "softrank: interrupted\n"
+
+
+def leaves(commands: dict, path: tuple = ()) -> list[tuple]:
+    parts = ((*path, name) for name in commands)
+    return [
+        leaf
+        for part in parts
+        for leaf in (leaves(commands[part[-1]], part) if isinstance(commands[part[-1]], dict) else [part])
+    ]
+
+
+@pytest.mark.parametrize("path", [path for path in leaves(COMMANDS) if path != ("completion",)])
+def test_every_command_has_json(path, capsys):
+    with pytest.raises(SystemExit):
+        main([*path, "--help"])
+    assert "--json" in capsys.readouterr().out
+
+
+def test_walk_and_generate_in_json(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("matplotlib")
+    assert main(["walk", "--items", "4", "--steps", "9", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert sorted(told["noise"]) == sorted(told["clean"]) == [0, 1, 2, 3]
+    pytest.importorskip("fast_tsp")
+    assert main(["generate", "tsp", "tours.txt", "--count", "3", "--num-nodes", "5", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"output": "tours.txt", "count": 3, "num_nodes": 5, "seed": 0}
+    assert shown.err == ""  # no bar in a log file

@@ -72,6 +72,8 @@ def options_of(words: list[str]) -> list[str]:
 
 def unknown_options(words: list[str]) -> list[str]:
     """Options that the command's --help does not list; raises KeyError if there is no such command."""
+    if words == ["--version"]:
+        return []
     path, commands = [], COMMANDS
     while isinstance(commands, dict):
         word = words[len(path)] if len(words) > len(path) else "--"

@@ -13,6 +13,7 @@ from softrank_ext.evaluation import evaluate, record_of, table_of
 from softrank_ext.model import SoftRankConfig, SoftRankModel
 from softrank_ext.processes import process_to_json
 from softrank_ext.tasks.own import Own
+from softrank_ext.tasks.tsp import TSP
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -199,3 +200,26 @@ class TestImprove:
             evaluate(model, SortNumbers(4), improve=3)
         with pytest.raises(ValueError, match="improve goes with best_of and symmetries 1, got 2 and 1"):
             evaluate(model, SortNumbers(4), improve=3, best_of=2)
+
+
+def test_ranges_have_the_instances_and_draws_of_the_whole(model):
+    """The mean over all instances is that of its ranges, also where a range begins inside a batch."""
+    task = FirstItem(4)
+    whole = evaluate(model, task, count=10, batch_size=4, decode="sample", seed=5)
+    parts = [evaluate(model, task, count=r, batch_size=4, decode="sample", seed=5) for r in (range(3), range(3, 10))]
+    assert [(part["first_instance"], part["instances"]) for part in parts] == [(0, 3), (3, 7)]
+    for name in ("item", "last"):
+        means = [row["metrics"][name]["mean"] for row in (whole, *parts)]
+        assert means[0] == pytest.approx((3 * means[1] + 7 * means[2]) / 10, abs=1e-12)
+    for wrong in (range(0), range(4, 2), range(0, 9, 2), range(-1, 3)):
+        with pytest.raises(ValueError, match="count must be a range of at least one instance"):
+            evaluate(model, task, count=wrong)
+
+
+def test_seed_chooses_instances_that_a_task_draws():
+    drawn = Own(
+        lambda count, generator: torch.rand(count, 5, 2, generator=generator), cost=lambda items, order: order[:, 0]
+    )
+    for task in (drawn, TSP(num_points=5)):
+        first, again, other = (next(iter(task.test_batches(3, 3, seed))).items for seed in (1, 1, 2))
+        assert torch.equal(first, again) and not torch.equal(first, other)

@@ -44,6 +44,12 @@ class Batch:
         order = rank.argsort(dim=1, stable=True)
         return Batch(items, order, mask, first, real.new_zeros(B, dtype=torch.int64), extras or {})
 
+    def of_rows(self, rows: slice) -> "Batch":
+        """These instances of the batch."""
+        mask, first, known = (None if field is None else field[rows] for field in (self.mask, self.first, self.known))
+        extras = {name: values[rows] for name, values in self.extras.items()}
+        return Batch(self.items[rows], self.order[rows], mask, first, known, extras)
+
     def has_labels(self) -> bool:
         """Whether any place of any order is known."""
         return self.known is None or bool((self.known > 0).any())

@@ -5,7 +5,7 @@ or on how many processes share the work.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -30,7 +30,7 @@ def evaluate(
     model: OrderModel,
     task: Task,
     *,
-    count: int = 1000,
+    count: int | range = 1000,
     batch_size: int = 64,
     steps: int | None = None,
     process: Process | None = None,
@@ -45,19 +45,22 @@ def evaluate(
 ) -> Row:
     """One row of a table: the settings, the mean of each of the task's metrics, and its standard error.
 
-    count: held-out instances, in batches of batch_size. steps, process, decode, engine: as in `sample`. best_of: draws
-    per instance, of which the best counts: the one with the lowest metric `best_by`, or the highest log_prob.
-    symmetries: 8 to draw so many for each turned and mirrored copy of an instance (of a task that has them,
-    `tasks.tsp.TSP`) and count the best of all. improve: instead of these, `improve` by the task's cost for so many
-    rounds after `initial` draws, one prediction a draw unless steps or process say otherwise. seed: of the instances
-    and of the draws. Under torchrun, processes share the batches and all get the same row.
+    count: held-out instances, the first so many or those of a range, in batches of batch_size. Ranges that make up a
+    longer one have its instances and draws. steps, process, decode, engine: as in `sample`. best_of: draws per
+    instance, of which the best counts: the one with the lowest metric `best_by`, or the highest log_prob. symmetries: 8
+    to draw so many for each turned and mirrored copy of an instance (of a task that has them, `tasks.tsp.TSP`) and
+    count the best of all. improve: instead of these, `improve` by the task's cost for so many rounds after `initial`
+    draws, one prediction a draw unless steps or process say otherwise. seed: of the draws, and of the instances where
+    the task draws or shuffles them; files of instances are read from their beginning. Under torchrun, processes share
+    the batches and all get the same row.
 
     A task without right orders is scored by its cost, beside what its heuristics reach on the same instances.
 
     Returns the settings by name, "draws" and network "predictions" per instance, "instances", "seconds" and "metrics":
     name -> {"mean", "standard_error"}.
     """
-    for name, value in (("count", count), ("batch_size", batch_size), ("best_of", best_of)):
+    wanted = _instances_of(count)
+    for name, value in (("batch_size", batch_size), ("best_of", best_of)):
         check_integer(name, value, 1)
     check_choice("symmetries", symmetries, (1, 8))
     if symmetries == 8 and not hasattr(task, "symmetric_copies"):
@@ -69,9 +72,9 @@ def evaluate(
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     device = next(model.parameters()).device
     scores: dict[str, list[Tensor]] = {}
-    first_instance = 0
+    first_instance, number = wanted.start, 0
     started = time.perf_counter()
-    for index, batch in enumerate(task.test_batches(count, batch_size, seed)):
+    for index, batch in enumerate(_batches_of(task, wanted, batch_size, seed)):
         if index % world == rank:
             given = None if isinstance(chosen, OnePass) else chosen
             if search is not None:
@@ -101,7 +104,7 @@ def evaluate(
                 found |= task.heuristics(batch)
             for name, numbers in found.items():
                 scores.setdefault(name, []).append(numbers)
-        first_instance += len(batch.order)
+        first_instance, number = first_instance + len(batch.order), number + len(batch.order)
     totals = _totals(scores, world)
     draws = symmetries * best_of if improve is None else initial + improve
     return {
@@ -116,10 +119,30 @@ def evaluate(
         "draws": draws,
         "predictions": draws * chosen.sampling_steps,
         "seed": seed,
-        "instances": first_instance,
+        "instances": number,
+        "first_instance": wanted.start,
         "seconds": time.perf_counter() - started,
         "metrics": {name: _mean_and_error(*total) for name, total in totals.items()},
     }
+
+
+def _instances_of(count: int | range) -> range:
+    """The numbers of the instances that are asked for; raises ValueError or TypeError."""
+    if not isinstance(count, range):
+        return range(check_integer("count", count, 1))
+    if count.step != 1 or not 0 <= count.start < count.stop:
+        raise ValueError(f"count must be a range of at least one instance from 0 on, without gaps, got {count}")
+    return count
+
+
+def _batches_of(task: Task, wanted: range, size: int, seed: int) -> Iterator[Batch]:
+    """The task's test batches, cut to the instances that are asked for."""
+    begin = 0
+    for batch in task.test_batches(wanted.stop, size, seed):
+        end = begin + len(batch.order)
+        if end > wanted.start:
+            yield batch if begin >= wanted.start else batch.of_rows(slice(wanted.start - begin, None))
+        begin = end
 
 
 class _Search(NamedTuple):

@@ -1,5 +1,6 @@
 """Models by name: those that come with the package, in its folder `weights`, and any other by its folder."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -55,6 +56,24 @@ def list_pretrained() -> PretrainedModels:
     """
     unknown = ("not described", "not described")
     return PretrainedModels(PretrainedModel(name, *_ABOUT.get(name, unknown)) for name in bundled_names())
+
+
+def trained_for(name_or_folder: str | Path) -> dict[str, object]:
+    """What a model was trained for, by its config: "items" that it reads, if it is bundled, and a sentence."""
+    folder = folder_of(name_or_folder)
+    fields = json.loads((folder / model_folder.CONFIG_FILE).read_text(encoding="utf-8")).get("data") or {}
+    said = []
+    if fields.get("num_items"):
+        least, most = fields["num_items"]
+        said.append(f"{most} items" if least == most else f"{least} to {most} items")
+    if fields.get("symmetry") == "tour":
+        said.append("closed tours")
+    if fields.get("fixed_start"):
+        said.append("the start given (pin an item at place 0)")
+    if fields.get("value_range"):
+        said.append("numbers from {:g} to {:g}".format(*fields["value_range"]))
+    sentence = f"trained for {', '.join(said)}" if said else "its config does not say what it was trained for"
+    return {"items": _ABOUT.get(str(name_or_folder), ("", "not described"))[1], "trained_for": sentence, "data": fields}
 
 
 def bundled_names() -> list[str]:

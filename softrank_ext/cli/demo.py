@@ -1,7 +1,10 @@
 """`softrank demo`."""
 
+import sys
 from pathlib import Path
 from typing import Literal
+
+from softrank_ext.cli.options import AsJson, tell
 
 
 def demo(
@@ -10,6 +13,7 @@ def demo(
     seed: int = 0,
     output: Path = Path("outputs/demo"),
     weights: Path | None = None,
+    as_json: AsJson = False,
 ) -> None:
     """Sort digits, find tours and solve jigsaws with the bundled models.
 
@@ -22,7 +26,11 @@ def demo(
     """
     from softrank_ext.show import demo as shown
 
-    done = shown.run(task, n, seed=seed, output=output, weights=weights)
+    done = shown.run(task, n, seed=seed, output=output, weights=weights, progress=sys.stderr.isatty())
+    if as_json:
+        rows = [row._asdict() for row in done.rows]
+        tell(True, {"rows": rows, "files": list(map(str, done.files)), "missing": done.missing}, "")
+        return
     print(shown.table_of(done.rows))
     print("all right: whole instances; equal items are interchangeable. gap: length above the best tour's.")
     for name in done.missing:

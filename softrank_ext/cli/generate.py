@@ -1,9 +1,12 @@
 """`softrank generate tsp`."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import tyro
+
+from softrank_ext.cli.options import AsJson, tell
 
 
 def generate_tsp(
@@ -13,6 +16,7 @@ def generate_tsp(
     seed: int = 0,
     seconds: float | None = None,
     workers: int | None = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a file of uniform TSP instances with near-optimal tours.
 
@@ -26,4 +30,6 @@ def generate_tsp(
     """
     from softrank_ext.tasks.tsp import generate
 
-    print(generate(output, count, num_nodes, seed=seed, seconds=seconds, workers=workers))
+    is_shown = sys.stderr.isatty()
+    path = generate(output, count, num_nodes, seed=seed, seconds=seconds, workers=workers, progress=is_shown)
+    tell(as_json, {"output": str(path), "count": count, "num_nodes": num_nodes, "seed": seed}, str(path))

@@ -1,19 +1,17 @@
 """`softrank info`."""
 
-import json
-from typing import Annotated
-
-import tyro
-
-from softrank_ext import build_info
+from softrank_ext import build_info, list_pretrained
+from softrank_ext.cli.options import AsJson, tell
+from softrank_ext.pretrained import trained_for
 
 
-def info(as_json: Annotated[bool, tyro.conf.arg(name="json", help="Print one JSON object.")] = False) -> None:
-    """Say what this build is and what it runs on."""
+def info(as_json: AsJson = False) -> None:
+    """Say what this build is, what it runs on, and what the bundled models were trained for."""
     found = build_info()
-    if as_json:
-        print(json.dumps(found))
-        return
+    models = {model.name: {"purpose": model.purpose, **trained_for(model.name)} for model in list_pretrained()}
     width = max(map(len, found))
-    for name, value in found.items():
-        print(f"{name:<{width}}  {'none' if value == '' else value}")
+    lines = [f"{name:<{width}}  {'none' if value == '' else value}" for name, value in found.items()]
+    lines += ["", "bundled models"]
+    for name, about in models.items():
+        lines += [f"  {name}: {about['purpose']}", f"    {about['items']}; {about['trained_for']}"]
+    tell(as_json, {**found, "models": models}, "\n".join(lines))

@@ -27,6 +27,10 @@ class ItemFile(NamedTuple):
     mask: Tensor | None
     names: list[str] | None
 
+    def of_rows(self, rows: slice) -> "ItemFile":
+        """What these instances have."""
+        return ItemFile(self.items[rows], None if self.mask is None else self.mask[rows], self.names)
+
 
 def read_items(path: str | Path, *, channels: int | None = None) -> ItemFile:
     """Read items by what the path is.
@@ -145,8 +149,8 @@ def check_writable(path: str | Path) -> None:
         raise FileNotFoundError(f"{path.parent} is not a folder: make it first")
 
 
-def write_orders(path: str | Path, samples: Samples, source: ItemFile) -> None:
-    """Write samples (B, num_samples, N) by the path's ending.
+def write_orders(path: str | Path, samples: Samples, source: ItemFile, first_instance: int = 0) -> None:
+    """Write samples (B, num_samples, N) by the path's ending; first_instance: the number of the first of them.
 
     .csv: a line per sample: instance, sample, log_prob and the items from the first place on. .json: the same as a list
     of objects. .npz: arrays order, ranks, soft_ranks and log_prob. Padded places are left out of .csv and .json; items
@@ -158,7 +162,7 @@ def write_orders(path: str | Path, samples: Samples, source: ItemFile) -> None:
         arrays = {name: getattr(samples, name).cpu().numpy() for name in ("order", "ranks", "soft_ranks", "log_prob")}
         np.savez(path, **arrays)
         return
-    rows = _rows_of(samples, source)
+    rows = _rows_of(samples, source, first_instance)
     if path.suffix == ".json":
         path.write_text(json.dumps(rows, allow_nan=False) + "\n")
         return
@@ -175,7 +179,7 @@ def _written(log_prob: float | None) -> str:
     return "" if log_prob is None else f"{log_prob:.6f}"
 
 
-def _rows_of(samples: Samples, source: ItemFile) -> list[dict[str, Any]]:
+def _rows_of(samples: Samples, source: ItemFile, first_instance: int) -> list[dict[str, Any]]:
     rows = []
     for instance, orders in enumerate(samples.order.tolist()):
         real = len(orders[0]) if source.mask is None else int(source.mask[instance].sum())
@@ -183,5 +187,5 @@ def _rows_of(samples: Samples, source: ItemFile) -> list[dict[str, Any]]:
             items = order[:real] if source.names is None else [source.names[item] for item in order[:real]]
             number_or_nan = float(samples.log_prob[instance, number])
             log_prob = number_or_nan if math.isfinite(number_or_nan) else None  # JSON has no NaN
-            rows.append({"instance": instance, "sample": number, "log_prob": log_prob, "order": items})
+            rows.append({"instance": first_instance + instance, "sample": number, "log_prob": log_prob, "order": items})
     return rows

@@ -3,7 +3,7 @@
 A command is a function or a dataclass whose arguments are its options (tyro makes the parser), in a file of its own;
 COMMANDS lists them by name. Options nest as the objects that they stand for do: `--process.noise-scale 0.2`. They may
 also come from a YAML file, `--config FILE`, which those on the command line override. What a command needs is imported
-when it runs, so that `info` stays quick.
+when it runs, so that `info` stays quick. `docs/command_line.md` has the exit codes.
 """
 
 import difflib
@@ -14,12 +14,15 @@ from typing import Any
 
 import tyro
 
+from softrank_ext import __version__
+from softrank_ext.cli.completion import completion
 from softrank_ext.cli.config_file import with_config_file
 from softrank_ext.cli.demo import demo
 from softrank_ext.cli.download import download_command
 from softrank_ext.cli.evaluate import evaluate_command
 from softrank_ext.cli.generate import generate_tsp
 from softrank_ext.cli.info import info
+from softrank_ext.cli.merge import merge
 from softrank_ext.cli.options import TASKS
 from softrank_ext.cli.sample import SampleCommand
 from softrank_ext.cli.schedule import schedule_command
@@ -33,17 +36,23 @@ COMMANDS: dict[str, Any] = {
     "evaluate": {name: evaluate_command(name) for name in TASKS},
     "sample": SampleCommand,
     "schedule": schedule_command,
+    "merge": merge,
     "generate": {"tsp": generate_tsp},
     "download": {"mnist": download_command("mnist"), "cifar10": download_command("cifar10")},
     "info": info,
     "selftest": SelfTest,
     "walk": walk,
+    "completion": completion,
 }
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130  # exit codes beside 0; tyro ends with 2 for options that it does not know
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:
+        print(f"softrank_ext {__version__}")
+        return 0
     command: Any = COMMANDS
     path = ["softrank"]
     while isinstance(command, dict):
@@ -57,7 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code
     except (ValueError, TypeError, ImportError, OSError, FloatingPointError) as error:
         print(f"softrank: error: {error}", file=sys.stderr)
-        return 1
+        return FAILED
+    except KeyboardInterrupt:
+        print("softrank: interrupted", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 
@@ -65,6 +77,8 @@ def _next_command(commands: Mapping[str, Any], path: list[str], word: str | None
     """The command that `word` names, added to the path; help or an error ends the program."""
     lines = [f"  {name:<12} {_summary_of(command)}" for name, command in commands.items()]
     usage = "\n".join((f"usage: {' '.join(path)} {{{','.join(commands)}}} ...", "", *lines))
+    if len(path) == 1:
+        usage += "\n\n  --version    print the version"
     if word in ("-h", "--help"):
         print(usage)
         raise SystemExit(0)
@@ -73,7 +87,7 @@ def _next_command(commands: Mapping[str, Any], path: list[str], word: str | None
         hint = f"; did you mean {near[0]}?" if near else ""
         said = "missing command" if word is None else f"unknown command {word!r}{hint}"
         print(f"{usage}\n\n{' '.join(path)}: error: {said}", file=sys.stderr)
-        raise SystemExit(2)
+        raise SystemExit(MISUSED)
     path.append(word)
     return commands[word]
 

@@ -1,6 +1,7 @@
 """Options that several commands have, and the objects that they stand for."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,6 +31,7 @@ def option(kind: Any, text: str) -> Any:
     return Annotated[kind, tyro.conf.arg(help=text)]
 
 
+AsJson = Annotated[bool, tyro.conf.arg(name="json", help="Print one JSON object instead of text.")]
 ConfigFile = Annotated[Path | None, tyro.conf.arg(help="YAML file of options; the command line overrides it.")]
 Model = tyro.conf.Positional[
     Annotated[str, tyro.conf.arg(metavar="MODEL", help="Saved model: a folder, or a bundled model's name.")]
@@ -61,6 +63,11 @@ class ProcessOptions:
             names = ", ".join("--steps" if name == "sampling_steps" else f"--process.{name}" for name in changes)
             raise ValueError(f"{names.replace('_', '-')} cannot change the process of this model: {model.process}")
         return replace(model.process, **changes)
+
+
+def tell(as_json: bool, record: Mapping[str, Any], text: str) -> None:
+    """Print what a command has found: the record as one line of JSON, or the text."""
+    print(json.dumps(record, default=str) if as_json else text)
 
 
 def decode_of(name: str, draw: Draw, beam: Beam) -> Decode:

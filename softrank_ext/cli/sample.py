@@ -7,10 +7,14 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
+from tqdm import tqdm
 
 from softrank_ext import model_folder
 from softrank_ext.choices import Beam, Draw, Engine
+from softrank_ext.cli.item_files import ItemFile, check_writable, read_items, write_orders
+from softrank_ext.cli.merge import merge_parts, part_of
 from softrank_ext.cli.options import (
+    AsJson,
     ConfigFile,
     DecodeName,
     Device,
@@ -20,8 +24,12 @@ from softrank_ext.cli.options import (
     checked_device,
     decode_of,
     folder_to_load,
+    tell,
 )
 from softrank_ext.constraints import Constraining, Constraints, read_constraints, settings_of
+from softrank_ext.model import OrderModel
+
+BLOCK = 32  # instances that are drawn at once
 
 # Channels of the images that embedders read.
 _CHANNELS = {"number-cnn": 1, "light-number-cnn": 1, "patch-cnn": 3, "patch-mlp": 3}
@@ -133,37 +141,108 @@ class SampleCommand:
     seed: int = 0
     """Another seed, other draws."""
     engine: Engine = field(default_factory=Engine)
+    shard: str | None = None
+    """I/N: only part I of N of the instances, I from 1; `softrank merge OUTPUT` puts the parts together."""
     device: Device = None
+    as_json: AsJson = False
     config: ConfigFile = None
 
     def run(self, command: str) -> int:
         """Draw and write the orders; returns the exit code."""
-        from softrank_ext.cli.item_files import check_writable, read_items, write_orders
-        from softrank_ext.sampling import sample
+        from softrank_ext.training import processes
 
         check_writable(self.output)
         check_decode_options([self.decode], self.draw, self.beam)
-        model = model_folder.load_model(folder_to_load(self.model))
-        model.to(checked_device(self.device) or ("cuda" if torch.cuda.is_available() else "cpu"))
-        kind = str((model.config.embedder or {}).get("kind"))
-        source = read_items(self.items, channels=_CHANNELS.get(kind))
-        rules = self.rules.constraints_of(starts_at_item_0=self.items.suffix == ".tsp")
-        samples = sample(
-            model,
-            source.items,
-            mask=source.mask,
-            constraints=rules,
-            num_samples=self.num_samples,
-            process=self.process.process_of(model, self.steps),
-            decode=decode_of(self.decode, self.draw, self.beam),
-            seed=self.seed,
-            progress=sys.stderr.isatty(),
-            engine=self.engine,
-        )
-        write_orders(self.output, samples, source)
-        if samples.effective_size is not None:
-            least = float(samples.effective_size.min())
-            draws = self.num_samples * settings_of(rules).particles
-            print(f"effective sample size {least:.1f} of {draws} draws, in the worst instance")
-        print(f"{samples.order.shape[0] * samples.order.shape[1]} orders written to {self.output}")
+        shard = None if self.shard is None else _shard_of(self.shard)
+        with processes(checked_device(self.device)) as here:
+            if here.world > 1:
+                if shard is not None:
+                    raise ValueError(
+                        f"--shard must be left out under torchrun, which shards by itself, got {self.shard}"
+                    )
+                shard = (here.rank + 1, here.world)
+            model = model_folder.load_model(folder_to_load(self.model)).to(here.device)
+            kind = str((model.config.embedder or {}).get("kind"))
+            source = read_items(self.items, channels=_CHANNELS.get(kind))
+            output = self.output if shard is None else part_of(self.output, *shard)
+            effective_size = self._write(model, source, output, shard or (1, 1), here.rank == 0)
+            here.wait()
+            if here.world > 1 and here.rank == 0:
+                parts = [part_of(self.output, number, here.world) for number in range(1, here.world + 1)]
+                merge_parts(self.output, parts)
+                for part in parts:
+                    part.unlink()
+                output = self.output
+            if here.rank == 0:
+                self._tell(output, source, shard if here.world == 1 else None, effective_size)
         return 0
+
+    def _write(
+        self, model: OrderModel, source: ItemFile, output: Path, shard: tuple[int, int], is_shown: bool
+    ) -> float | None:
+        """Draw the orders of a shard and write them; returns the least effective sample size, if there is one."""
+        from softrank_ext.sampling import sample
+        from softrank_ext.sampling.samples import map_fields
+
+        rules = self.rules.constraints_of(starts_at_item_0=self.items.suffix == ".tsp")
+        if isinstance(rules, list) and len(rules) != len(source.items):
+            raise ValueError(f"constraints must be one for all or {len(source.items)} rows, got {len(rules)}")
+        blocks = _blocks_of(len(source.items), shard)
+        rows = slice(blocks[0].start, blocks[-1].stop)
+        parts = []
+        is_bar = is_shown and sys.stderr.isatty()
+        with tqdm(total=rows.stop - rows.start, unit="instance", delay=2, disable=not is_bar) as bar:
+            for block in blocks:
+                parts.append(
+                    sample(
+                        model, source.items[block], mask=None if source.mask is None else source.mask[block],
+                        constraints=rules[block] if isinstance(rules, list) else rules,
+                        num_samples=self.num_samples, process=self.process.process_of(model, self.steps),
+                        decode=decode_of(self.decode, self.draw, self.beam), seed=self.seed,
+                        first_sample=block.start * self.num_samples, engine=self.engine,
+                    )
+                )  # fmt: skip
+                bar.update(block.stop - block.start)
+        samples = parts[0] if len(parts) == 1 else map_fields(lambda *fields: torch.cat(fields), *parts)
+        write_orders(output, samples, source.of_rows(rows), first_instance=rows.start)
+        sizes = samples.effective_size
+        return None if sizes is None or sizes.numel() == 0 else float(sizes.min())
+
+    def _tell(
+        self, output: Path, source: ItemFile, shard: tuple[int, int] | None, effective_size: float | None
+    ) -> None:
+        """Print what was written."""
+        blocks = _blocks_of(len(source.items), shard or (1, 1))
+        instances = blocks[-1].stop - blocks[0].start
+        returned = self.beam.returned if self.decode == "beam" else 1
+        count = instances * self.num_samples * returned
+        record = {"output": str(output), "orders": count, "instances": instances, "seed": self.seed}
+        text = f"{count} orders written to {output}"
+        if effective_size is not None:
+            rules = self.rules.constraints_of(starts_at_item_0=self.items.suffix == ".tsp")
+            draws = self.num_samples * settings_of(rules).particles
+            record |= {"effective_size": effective_size, "draws": draws}
+            text = f"effective sample size {effective_size:.1f} of {draws} draws, in the worst instance\n{text}"
+        tell(self.as_json, record, text)
+
+
+def _shard_of(word: str) -> tuple[int, int]:
+    """Number and count of --shard I/N."""
+    number, _, count = word.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise ValueError(f"--shard must be I/N with I from 1 to N, like 2/4, got {word!r}")
+    return int(number), int(count)
+
+
+def _blocks_of(instances: int, shard: tuple[int, int]) -> list[slice]:
+    """The blocks of instances that a shard draws one after the other; at least one, which may be empty.
+
+    Blocks are the same whatever the number of shards: torch's matrix products may round differently in batches of
+    different sizes, so a shard has the bits of the whole because its batches are those of the whole.
+    """
+    number, count = shard
+    blocks = -(-instances // BLOCK)
+    own = range(blocks * (number - 1) // count, blocks * number // count)
+    empty = min(own.start * BLOCK, instances)
+    found = [slice(block * BLOCK, min((block + 1) * BLOCK, instances)) for block in own]
+    return found or [slice(empty, empty)]

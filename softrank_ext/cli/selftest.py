@@ -10,7 +10,7 @@ from torch import Tensor
 
 from softrank_ext import build_info, noise, ops
 from softrank_ext.choices import Draw, Engine
-from softrank_ext.cli.options import Device
+from softrank_ext.cli.options import AsJson, Device, tell
 from softrank_ext.constraints import Constraints, settings_of
 from softrank_ext.model import SoftRankConfig, SoftRankModel
 from softrank_ext.sampling import conditions_of, sample
@@ -29,6 +29,7 @@ class SelfTest:
     """Compare a device with the CPU in float64: every op, the noise bit by bit, whole samples. Takes a minute."""
 
     device: Device = None
+    as_json: AsJson = False
 
     def run(self, command: str) -> int:
         """Run all checks; returns 0 if none failed."""
@@ -37,6 +38,12 @@ class SelfTest:
             raise ValueError("device must be one that is there, got cuda: torch sees no GPU")
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
+        if self.as_json:
+            found = {name: _outcome(check, device) for name, check in CHECKS.items()}
+            is_passed = all(how != "failed" for how, _ in found.values())
+            checks = {name: {"outcome": how, "said": said} for name, (how, said) in found.items()}
+            tell(True, {"device": str(device), "passed": is_passed, "checks": checks}, "")
+            return 0 if is_passed else 1
         print(_described(device))
         failed = [name for name, check in CHECKS.items() if not _passes(name, check, device)]
         if device.type == "cuda":
@@ -63,16 +70,22 @@ def _described(device: torch.device) -> str:
     return "\n".join(said)
 
 
+def _outcome(check: Callable[[torch.device], str], device: torch.device) -> tuple[str, str]:
+    """How a check went, passed, skipped or failed, and what it says."""
+    try:
+        return "passed", check(device)
+    except Skipped as reason:
+        return "skipped", str(reason)
+    except Exception as error:  # whatever a device comes up with is a result of this command
+        return "failed", f"{type(error).__name__}: {error}"
+
+
 def _passes(name: str, check: Callable[[torch.device], str], device: torch.device) -> bool:
     """Run a check and say how it went."""
-    try:
-        print(f"{name:<28} ok   {check(device)}".rstrip())
-    except Skipped as reason:
-        print(f"{name:<28} --   {reason}")
-    except Exception as error:  # whatever a device comes up with is a result of this command
-        print(f"{name:<28} FAILED {type(error).__name__}: {error}")
-        return False
-    return True
+    how, said = _outcome(check, device)
+    mark = {"passed": "ok  ", "skipped": "--  ", "failed": "FAILED"}[how]
+    print(f"{name:<28} {mark} {said}".rstrip())
+    return how != "failed"
 
 
 def _wanted(condition: bool, sentence: str) -> None:

@@ -1,6 +1,7 @@
 """`softrank train TASK`: the options are those of the task, the training, the method's model and the run."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,12 +12,14 @@ import tyro
 from softrank_ext import model_folder
 from softrank_ext.cli.options import (
     TASKS,
+    AsJson,
     ConfigFile,
     Device,
     checked_device,
     folder_to_load,
     option,
     task_class,
+    tell,
     value_of,
 )
 from softrank_ext.methods import METHODS, method_of
@@ -76,6 +79,7 @@ def train_command(name: str) -> Callable[[Sequence[str]], Any]:
                 ("restart", option(bool, "Delete the run in the output folder and start anew."), False),
                 ("start_from", option(Path | None, "Saved model whose weights to start from."), None),
                 ("device", Device, None),
+                ("as_json", AsJson, False),
                 ("config", ConfigFile, None),
             ],
             namespace={"run": run_train, "__doc__": f"Train a model on {name}."},
@@ -104,6 +108,9 @@ def run_train(options: Any, command: str) -> int:
         model.load_state_dict(start.state_dict())
     device = checked_device(options.device)
     result = train(model, options.task, config, options.output, resume=resume, device=device, command=command)
+    if options.as_json and int(os.environ.get("RANK", "0")) == 0:
+        record = {field: getattr(result, field) for field in ("iteration", "is_finished", "loss", "metrics")}
+        tell(True, {"output": str(options.output), **record}, "")
     return 0 if result.is_finished else 130
 
 

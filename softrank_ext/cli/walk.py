@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from softrank_ext.cli.options import Prior
+from softrank_ext.cli.options import AsJson, Prior, tell
 from softrank_ext.processes import Bridge
 
 
@@ -23,6 +23,7 @@ def walk(
     steps: int = 200,
     process: WalkProcess = WalkProcess(),
     seed: int = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Draw items walking from a clean order to noise along the bridge.
 
@@ -43,7 +44,9 @@ def walk(
     swapped, pairs = int(show.swapped_pairs(path.ranks)[-1]), items * (items - 1) // 2
     title = f"{items} items from a clean order to noise (noise scale {process.noise_scale:g})"
     show.save_figure(show.plot_walk(path, title), output)
-    print(f"order at t = 0 (clean): {path.order[0].tolist()}")
-    print(f"order at t = 1 (noise): {path.order[-1].tolist()}")
-    print(f"The order changed in {changes} of {steps} steps; {swapped} of {pairs} pairs ended up swapped.")
-    print(f"Picture: {output}")
+    first, last = path.order[0].tolist(), path.order[-1].tolist()
+    text = f"""order at t = 0 (clean): {first}
+order at t = 1 (noise): {last}
+The order changed in {changes} of {steps} steps; {swapped} of {pairs} pairs ended up swapped.
+Picture: {output}"""
+    tell(as_json, {"clean": first, "noise": last, "changes": changes, "swapped": swapped, "picture": str(output)}, text)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from softrank_ext import metrics, model_folder, pretrained
 from softrank_ext.batch import Batch
@@ -69,12 +70,13 @@ def run(
     seed: int = 0,
     output: str | Path = "outputs/demo",
     weights: str | Path | None = None,
+    progress: bool = False,
 ) -> Demo:
     """Order the bundled items of a task, or of all tasks, and write a picture and a page of each case's first instance.
 
     n: number of items, for one task. seed: another seed, other lists, shuffles and draws. weights: folder of models by
-    name, by default the bundled ones. Pictures need matplotlib and are left out without it. Raises FileNotFoundError if
-    no model is there.
+    name, by default the bundled ones. progress: show a bar if it takes more than two seconds. Pictures need matplotlib
+    and are left out without it. Raises FileNotFoundError if no model is there.
     """
     cases = _cases_of(task, n)
     folder = pretrained.BUNDLED if weights is None else Path(weights)
@@ -88,9 +90,10 @@ def run(
     output.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     files: list[Path] = []
-    for case, name in names.items():
+    for case, name in tqdm(names.items(), unit="case", delay=2, disable=not progress):
         if name not in missing:
-            case_rows, case_files = _run_case(*case, SoftRankModel.from_pretrained(folder / name), seed, output)
+            model = SoftRankModel.from_pretrained(folder / name)
+            case_rows, case_files = _run_case(case[0], case[1], model, seed, output)
             rows += case_rows
             files += case_files
     return Demo(rows, files, missing)
