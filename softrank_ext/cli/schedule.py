@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from softrank_ext.cli.options import AsJson, tell
+
 
 def schedule_command(
     jobs: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="JOBS.csv")]],
@@ -20,6 +22,7 @@ def schedule_command(
     before: Path | None = None,
     model: str = "bundled",
     seed: int = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Put the jobs of a table in an order of low cost, with start and end times.
 
@@ -58,10 +61,13 @@ def schedule_command(
     )  # fmt: skip
     print(plan, file=sys.stderr)
     if output is None:
-        tables.write_csv(plan.columns(), sys.stdout)
+        if not as_json:
+            tables.write_csv(plan.columns(), sys.stdout)
     elif output.suffix == ".html":
         plan.save_html(output, f"Schedule of {jobs.name}")
     else:
         plan.to_csv(output)
-    if output is not None:
-        print(f"Written to {output}")
+    if as_json or output is not None:
+        columns_found = {key: values.tolist() for key, values in plan.columns().items()}
+        record = {"cost": plan.cost, "bound": plan.bound, "columns": columns_found, "output": output}
+        tell(as_json, record, f"Written to {output}")
