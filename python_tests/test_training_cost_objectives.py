@@ -77,7 +77,8 @@ def test_equal_costs_and_costs_that_are_all_infinite_give_no_gradient(objective)
 
 def test_objectives_are_json_with_their_kind():
     assert objective_to_json("likelihood") == "likelihood"
-    assert objective_to_json(SelfLabel(8)) == {"kind": "self-label", "draws": 8, "temperature": 1.0, "polish": 0}
+    fields = {"draws": 8, "temperature": 1.0, "polish": 0, "rebuilt": 0}
+    assert objective_to_json(SelfLabel(8)) == {"kind": "self-label", **fields}
     assert objective_to_json(Reinforce(8, 0.1)) == {"kind": "reinforce", "draws": 8, "entropy": 0.1}
     expected = {"kind": "preference", "draws": 8, "law": "plackett-luce", "sharpness": 0.1}
     assert TrainConfig(objective=Preference(8, "plackett-luce")).to_json()["objective"] == expected
@@ -89,6 +90,7 @@ def test_objectives_are_json_with_their_kind():
         (lambda: SelfLabel(draws=0), "draws must be an integer of at least 1, got 0"),
         (lambda: SelfLabel(temperature=0.0), "temperature must be positive"),
         (lambda: SelfLabel(polish=-1), "polish must be an integer of at least 0, got -1"),
+        (lambda: SelfLabel(4, rebuilt=4), "rebuilt must be an integer from 0 to 3, got 4"),
         (lambda: Reinforce(draws=1), "draws must be an integer of at least 2, got 1"),
         (lambda: Reinforce(entropy=-0.1), "entropy must be at least 0 and finite, got -0.1"),
         (lambda: Preference(draws=1), "draws must be an integer of at least 2, got 1"),

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from synthetic_runs import QUICK, TESTS, assert_same_weights, tiny_model, weights_of
 from synthetic_tasks import SortNumbers
 
-from softrank_ext import Constraints, DataFacts, Draw, Riffle, sample
+from softrank_ext import Constraints, DataFacts, Draw, Riffle, model_folder, sample
 from softrank_ext.baselines.diffsort import DiffSortConfig, DiffSortModel
 from softrank_ext.baselines.factorised import FactorisedConfig, FactorisedModel
 from softrank_ext.batch import Batch
@@ -122,6 +122,64 @@ def test_draws_are_polished_before_they_are_judged():
     assert torch.equal(polished.order[:, :3], key.argsort(1)[:, :3])  # swaps and insertions sort numbers
 
 
+def rebuilt_cases():
+    """Models, batches and tasks of draws that draw a part again."""
+    plain, task = Batch.without_labels(NUMBERS[:2]), Own(drawn_numbers, cost=late_values)
+    start = Batch.without_labels(NUMBERS[:2], first=torch.tensor([3, 1]))
+    return {
+        "tails": (tiny_model(), plain, task),
+        "parts": (tiny_model(partial=True), plain, task),
+        "masked": (tiny_model(partial=True), padded_batch(), task),
+        "masked tails": (tiny_model(), padded_batch(), task),
+        "fixed start": (tiny_model(data=DataFacts(fixed_start=True)), start, task),
+        "rules": (tiny_model(partial=True), plain, WithRules()),
+    }
+
+
+@pytest.mark.parametrize("kind", rebuilt_cases())
+def test_rebuilt_draws_change_a_part_of_the_cheapest(kind, monkeypatch):
+    model, batch, task = rebuilt_cases()[kind]
+    fresh = Drawer(model, task, Reinforce(4), seed=0).of(batch, torch.tensor([5, 6]), 1)
+    drawer = Drawer(model, task, SelfLabel(36, rebuilt=32), seed=0)
+    seen = []
+    judged = drawer._judged
+    monkeypatch.setattr(drawer, "_judged", lambda *given: seen.append(judged(*given)) or seen[-1])
+    labelled = drawer.of(batch, torch.tensor([5, 6]), 1)
+    first, again = seen
+    assert torch.equal(first.order, fresh.order) and again.order.shape == (2, 32, 5)
+    best = fresh.order[torch.arange(2), fresh.cost.argmin(1)]
+    real = torch.ones(2, 5, dtype=torch.bool) if batch.mask is None else batch.mask.gather(1, best)
+    same = (again.order == best[:, None]) & real[:, None]
+    assert bool(again.order.sort(2).values.eq(torch.arange(5)).all())
+    assert 0.2 < float(same.sum() / real.sum() / 32) < 0.95  # some of every order is kept, some is drawn again
+    assert len({tuple(order) for order in again.order[0].tolist()}) > 3
+    if kind == "tails":
+        agrees = same.long().cumprod(2)  # what agrees before the part begins; the last two places are always drawn
+        assert bool((agrees.sum(2) < 5).any()) and bool((again.order[:, :, :3] == best[:, None, :3]).all(2).any())
+    if kind == "fixed start":
+        assert bool((again.order[:, :, 0] == batch.first[:, None]).all())
+    if kind == "rules":
+        place = again.order.argsort(2)
+        assert bool((place[..., 3] < place[..., 1]).all()) and bool((again.order[..., 4] == 2).all())
+    costs = torch.cat((first.cost, again.cost), 1)
+    label_cost = draw_costs(task.cost, batch, labelled.order[:, None])[:, 0]
+    torch.testing.assert_close(label_cost, costs.amin(1))
+    assert drawer.tally.draws == 72
+
+
+def test_rebuilt_draws_begin_with_what_was_found_before():
+    task = Own(NUMBERS, cost=late_values)
+    drawer = Drawer(tiny_model(partial=True), task, SelfLabel(3, rebuilt=2), seed=0)
+    right = NUMBERS[..., 0].argsort(1)
+    drawer.kept.take(torch.arange(6), right, torch.zeros(6, dtype=torch.float64))
+    starts = []
+    drawer._rebuild = lambda drawn, first, own=drawer._rebuild: starts.append(own(drawn, first)) or starts[-1]
+    batch = task.training_batch(0, 0, 6)
+    drawer.of(batch, torch.arange(6), 1)
+    wanted = right[batch.extras["instance"]]
+    assert float((starts[0] == wanted[:, None]).float().mean()) > 0.3  # chance: 0.2
+
+
 def test_draws_that_are_not_allowed_never_become_labels():
     def cost(items, order):
         return torch.where(order[:, 0] == 2, late_values(items, order), torch.inf)
@@ -171,7 +229,7 @@ def test_labels_of_fixed_instances_are_the_cheapest_so_far():
     assert drawer.tally.improved == improved and 6 < improved < 24
 
 
-@pytest.mark.parametrize("objective", (*OBJECTIVES, SelfLabel(3, polish=2)), ids=repr)
+@pytest.mark.parametrize("objective", (*OBJECTIVES, SelfLabel(3, polish=2), SelfLabel(4, rebuilt=2)), ids=repr)
 @pytest.mark.parametrize("training", (NUMBERS, drawn_numbers), ids=("fixed", "drawn"))
 def test_a_run_that_fails_inside_a_cost_resumes_bit_for_bit(objective, training, tmp_path):
     config = config_of(objective)
@@ -271,6 +329,17 @@ def test_the_log_says_what_was_drawn(tmp_path):
     assert result.metrics["cost"] >= best and (tmp_path / "best" / "config.json").exists()
 
 
+def test_a_run_of_before_rebuilt_draws_goes_on(tmp_path):
+    task, config = Own(drawn_numbers, cost=late_values), config_of(SelfLabel(2), iterations=2, checkpoint_every=1)
+    train(tiny_model(), task, config, tmp_path, quiet=True)
+    tensors, state = model_folder.load_training(tmp_path / "last")
+    del state["config"]["objective"]["rebuilt"]
+    model_folder.save_training(tmp_path / "last", tensors, state)
+    train(tiny_model(), task, config, tmp_path, resume=True, quiet=True)
+    with pytest.raises(ValueError, match="has objective = "):
+        train(tiny_model(), task, config_of(SelfLabel(2, rebuilt=1), iterations=2), tmp_path, resume=True, quiet=True)
+
+
 def test_says_what_cannot_be(tmp_path):
     task = Own(drawn_numbers, cost=late_values)
     with pytest.raises(
@@ -285,6 +354,9 @@ def test_says_what_cannot_be(tmp_path):
     riffled = tiny_model(process=Riffle((0, 2, 7), "clean"))
     with pytest.raises(ValueError, match='SelfLabel needs a model whose process is a Bridge with the target "clean"'):
         train(riffled, task, config_of(SelfLabel(2)), quiet=True)
+    one_pass = FactorisedModel(log_prob_cases()[-1][0].config)
+    with pytest.raises(ValueError, match=r"rebuilt must be 0 for a .* model, which draws whole orders only"):
+        train(one_pass, task, config_of(SelfLabel(4, rebuilt=2)), quiet=True)
     train(tiny_model(), task, config_of(SelfLabel(2)), tmp_path, quiet=True)
     with pytest.raises(ValueError, match=r"has objective = {'kind': 'self-label', 'draws': 2, .*got {.*'draws': 3"):
         train(tiny_model(), task, config_of(SelfLabel(3)), tmp_path, resume=True)

@@ -32,11 +32,14 @@ class SelfLabel:
     """Of the draws; above 1 looks further around."""
     polish: int = 0
     """Most moves of a local search on each draw before it is judged; 0 for none."""
+    rebuilt: int = 0
+    """How many of the draws draw a part of the cheapest order again: of the other draws, or found before."""
 
     def __post_init__(self) -> None:
         check_integer("draws", self.draws, 1)
         check_positive("temperature", self.temperature)
         check_integer("polish", self.polish, 0)
+        check_integer("rebuilt", self.rebuilt, 0, self.draws - 1)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What the objectives that learn from a cost train on: drawn orders, their costs, and labels made of them.
 
 Orders are `order[place] = item`. Draw k of instance number i of a run is sample number `i * draws + k` of the run's
-seed, by one prediction from noise at time 1, so it is the same in a resumed run.
+seed, by one prediction from noise at time 1, so it is the same in a resumed run. `SelfLabel(rebuilt=...)` makes some of
+the draws of parts of the cheapest order known.
 """
 
 import sys
@@ -16,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from softrank_ext.batch import Batch
-from softrank_ext.choices import Draw
+from softrank_ext.choices import Draw, Rebuild
 from softrank_ext.constraints import Constraining, Rules, rules_of
 from softrank_ext.costs import Cost, costs_of, local_search
 from softrank_ext.model import OrderModel, SoftRankModel
@@ -26,6 +27,9 @@ from softrank_ext.processes import Bridge, OnePass
 from softrank_ext.sampling import pins_of, sample
 from softrank_ext.tasks import Task
 from softrank_ext.training.cost_objectives import CostObjective, Preference, Reinforce, SelfLabel, ranking_loss
+from softrank_ext.training.partial import parts_of
+
+_REBUILD_SEED = 0x5EBD  # rebuilt draws have noise of their own
 
 
 class Drawn(NamedTuple):
@@ -132,12 +136,21 @@ class Drawer:
         order, rules = self._draw(batch, int(samples[0]))
         drawn_at = time.perf_counter()
         with interruptible(), _named(iteration):
-            if isinstance(self.objective, SelfLabel) and self.objective.polish > 0:
-                order = self._polished(batch, order, rules)
-            drawn = Drawn(batch, order, draw_costs(self.cost, batch, order), rules)
-        done = time.perf_counter()
+            drawn = self._judged(batch, order, rules)
+        judged_at = time.perf_counter()
+        draw_seconds, cost_seconds = drawn_at - began, judged_at - drawn_at
+        if isinstance(self.objective, SelfLabel) and self.objective.rebuilt > 0:
+            again = self._rebuild(drawn, int(samples[0]))
+            drawn_at = time.perf_counter()
+            with interruptible(), _named(iteration):
+                more = self._judged(batch, again, rules)
+            drawn = Drawn(batch, torch.cat((drawn.order, more.order), 1), torch.cat((drawn.cost, more.cost), 1), rules)
+            draw_seconds, cost_seconds = (
+                draw_seconds + drawn_at - judged_at, cost_seconds + time.perf_counter() - drawn_at
+            )  # fmt: skip
+        order = drawn.order
         best_cost, best = drawn.cost.min(1)
-        self._count(drawn.cost, best_cost, drawn_at - began, done - drawn_at)
+        self._count(drawn.cost, best_cost, draw_seconds, cost_seconds)
         if not isinstance(self.objective, SelfLabel):
             return drawn
         label = order[torch.arange(len(order), device=order.device), best]  # (B, N)
@@ -156,10 +169,42 @@ class Drawer:
         order, rules = self._draw(batch, first_instance)
         return Drawn(batch, order, draw_costs(self.cost, batch, order), rules)
 
+    def _judged(self, batch: Batch, order: Tensor, rules: Rules | None) -> Drawn:
+        """The orders (B, draws, N), polished if asked, and their costs."""
+        if isinstance(self.objective, SelfLabel) and self.objective.polish > 0:
+            order = self._polished(batch, order, rules)
+        return Drawn(batch, order, draw_costs(self.cost, batch, order), rules)
+
+    @torch.no_grad()
+    def _rebuild(self, drawn: Drawn, first_instance: int) -> Tensor:
+        """Orders (B, rebuilt, N): the cheapest known of each instance with a part drawn again."""
+        assert isinstance(self.objective, SelfLabel)
+        batch, again = drawn.batch, self.objective.rebuilt
+        B, _, N = drawn.order.shape
+        cost, best = drawn.cost.min(1)
+        order = drawn.order[torch.arange(B, device=best.device), best]  # (B, N)
+        if self.kept is not None:
+            rows = batch.extras["instance"]
+            is_known = self.kept.cost[rows] < cost
+            order = torch.where(is_known[:, None], self.kept.order[rows, :N].long(), order)
+        of_row = torch.arange(B, device=order.device).repeat_interleave(again)
+        numbers = first_instance * again + torch.arange(len(of_row), device=order.device)
+        starts = Batch(
+            batch.items[of_row], order[of_row], mask=None if batch.mask is None else batch.mask[of_row],
+            first=None if batch.first is None else batch.first[of_row],
+        )  # fmt: skip
+        seed = (self.seed + _REBUILD_SEED) % 2**63
+        noised = parts_of(self.model, starts, seed, numbers)
+        return sample(
+            self.model, batch.items, mask=batch.mask, constraints=row_constraints(batch, self.constraints),
+            start=Rebuild(starts.order.view(B, again, N), noised.view(B, again, N)), num_samples=again, steps=1,
+            decode=Draw(self.objective.temperature), seed=seed, first_sample=first_instance * again,
+        ).order  # fmt: skip
+
     @torch.no_grad()
     def _draw(self, batch: Batch, first_instance: int) -> tuple[Tensor, Rules | None]:
-        """Orders (B, draws, N), and the rules that they keep."""
-        draws = self.objective.draws
+        """Orders (B, draws that are not rebuilt, N), and the rules that they keep."""
+        draws = self.objective.draws - (self.objective.rebuilt if isinstance(self.objective, SelfLabel) else 0)
         constraints = row_constraints(batch, self.constraints)
         temperature = self.objective.temperature if isinstance(self.objective, SelfLabel) else 1.0
         samples = sample(
@@ -210,6 +255,8 @@ def _check_model(model: OrderModel, objective: CostObjective) -> None:
         raise ValueError(f"{name} needs a model with log-probabilities, got a {model.model_type} model")
     if not isinstance(process, OnePass) and not (isinstance(process, Bridge) and process.target == "clean"):
         raise ValueError(f'{name} needs a model whose process is a Bridge with the target "clean", got {process}')
+    if isinstance(objective, SelfLabel) and objective.rebuilt > 0 and isinstance(process, OnePass):
+        raise ValueError(f"rebuilt must be 0 for a {model.model_type} model, which draws whole orders only")
 
 
 def row_constraints(batch: Batch, constraints: Constraining) -> Constraining:

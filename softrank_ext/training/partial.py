@@ -9,7 +9,7 @@ from torch import Tensor
 
 from softrank_ext import noise
 from softrank_ext.batch import Batch
-from softrank_ext.model import SoftRankConfig
+from softrank_ext.model import OrderModel, SoftRankConfig
 
 _STEP = 20  # of the noise that chooses parts
 
@@ -41,3 +41,24 @@ def noised_items(
     is_of_set = keys.argsort(1).argsort(1) < size
     is_free = torch.where(uniform[:, 3:4] < 0.5, is_stretch, is_of_set)  # by place
     return is_partial, torch.zeros_like(is_free).scatter_(1, order, is_free)
+
+
+def parts_of(model: OrderModel, batch: Batch, seed: int, samples: Tensor) -> Tensor:
+    """Which items of the orders of a batch a model may draw again, (R, N) bool: a part as above where it was trained
+    for that, otherwise a tail of at least two places. Rows of one or two items are drawn again as a whole."""
+    kept_first = 0 if batch.first is None else 1
+    R, N = batch.order.shape
+    if model.takes_parts:
+        is_partial, noised = noised_items(model.config, 1.0, batch, seed, samples)
+    else:
+        uniform = noise.uniform(seed, samples, _STEP, 1, stream=noise.TRAINING_STREAM, dtype=torch.float64)
+        count = torch.full((R, 1), N, device=samples.device) if batch.mask is None else batch.mask.sum(1, keepdim=True)
+        is_partial = count[:, 0] - kept_first > 2
+        size = 2 + (uniform * (count - kept_first - 1)).long()
+        places = torch.arange(N, device=samples.device)
+        is_free = (places >= count - size) & (places < count)
+        noised = torch.zeros_like(is_free).scatter_(1, batch.order, is_free)
+    whole = torch.ones(R, N, dtype=torch.bool, device=samples.device) if batch.mask is None else batch.mask.clone()
+    if batch.first is not None:
+        whole = whole.scatter(1, batch.first[:, None], False)
+    return torch.where(is_partial[:, None], noised, whole)

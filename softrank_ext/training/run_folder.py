@@ -25,6 +25,7 @@ from softrank_ext.atomic_files import delete_files, finish_save, has_file, write
 from softrank_ext.model import OrderModel, SoftRankModel
 from softrank_ext.tasks import Task
 from softrank_ext.training.config import TrainConfig
+from softrank_ext.training.cost_objectives import COST_OBJECTIVES
 from softrank_ext.training.optimizer import Optimizers
 from softrank_ext.training.torchrun import Processes
 
@@ -160,6 +161,9 @@ def _upgraded(state: Mapping[str, Any], model: OrderModel) -> dict[str, Any]:
         config["noisy_orders"] = config.pop("draws")
     if config.get("objective") == "reinforce":
         config["objective"] = "lookalike"
+    if isinstance(config.get("objective"), dict):  # its options may have become more since
+        kind = config["objective"]["kind"]
+        config["objective"] = {"kind": kind, **dataclasses.asdict(COST_OBJECTIVES[kind]()), **config["objective"]}
     names = {"noise_scale": "noise_scale", "reference": "prior"}
     noise = {name: config.pop(old) for old, name in names.items() if old in config}
     if "model_type" not in fields:
