@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -63,6 +63,15 @@ def waves(grid: int) -> SortWaves:
     return SortWaves(grid * grid, 3 * GRIDS[grid] ** 2)
 
 
+def in_steps(model: SoftRankModel) -> SoftRankModel:
+    """The model with the paper's number of diffusion steps, whatever its own."""
+    assert isinstance(model.config.process, Bridge)
+    process = replace(model.config.process, sampling_steps=STEPS)
+    same = SoftRankModel(replace(model.config, process=process))
+    same.load_state_dict(model.state_dict())
+    return same.eval()
+
+
 def trained_model(grid: int, args: argparse.Namespace) -> tuple[SoftRankModel, SortWaves | Jigsaw, str]:
     """A trained pointer-cGPL for this grid, its task, and where the model comes from."""
     bundled = f"jigsaw-{grid}x{grid}"
@@ -72,7 +81,7 @@ def trained_model(grid: int, args: argparse.Namespace) -> tuple[SoftRankModel, S
         task = Jigsaw(grid=grid)  # type: ignore[arg-type]
         try:
             next(task.test_batches(1, 1))
-            return SoftRankModel.from_pretrained(bundled), task, f"{bundled}, bundled"
+            return in_steps(SoftRankModel.from_pretrained(bundled)), task, f"{bundled}, bundled"
         except FileNotFoundError:
             pass  # CIFAR-10 is not here: sort numbers instead
     numbers = waves(grid)

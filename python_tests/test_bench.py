@@ -161,11 +161,13 @@ def test_runtime_benchmark_runs(tmp_path):
     methods = [(row["method"], row["mode"]) for row in table]
     modes = ("no cache", "cache", "compiled")
     baseline = "SymmetricDiffusers (GPL)"
-    assert methods == [(baseline, "one pass"), *((name, mode) for name in ("cGPL", "pointer-cGPL") for mode in modes)]
+    one_pass = [(baseline, "one pass"), (baseline, "compiled one-pass")]
+    assert methods == [*one_pass, *((name, mode) for name in ("cGPL", "pointer-cGPL") for mode in modes)]
     for row in table:
         assert row["seconds"] > 0
         assert any(row["method"] in text and row["mode"] in text for text in shown)
         assert abs(row["ratio"] - row["seconds"] / table[0]["seconds"]) < 1e-9
+        assert abs(row["ratio_to_compiled"] - row["seconds"] / table[1]["seconds"]) < 1e-9
     speed = [row for row in report["rows"] if row["part"] == "speed"]
     assert [row["name"].split(":")[0] for row in speed] == ["N 9, batch 2, greedy", "N 9, batch 2, sample"]
     for row in speed:
@@ -174,6 +176,57 @@ def test_runtime_benchmark_runs(tmp_path):
         assert abs(row["ratio"] - row["eager_ms"] / row["ours_ms"]) < 1e-9
         assert row["share_of_matmul"] == row["gflops"] / report["machine"]["matmul_gflops"]
     assert picture.stat().st_size > 5000
+
+
+def test_parts_of_an_update_have_times_and_shares(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    training, timing = importlib.import_module("training"), importlib.import_module("timing")
+
+    def timed(call, **_):
+        call()
+        return timing.Timing(0.5, 0.5, 0.0)
+
+    monkeypatch.setattr(training, "timed", timed)
+    rows = training.measured("tsp", 2, 1e9)
+    by_part = {row["part"]: row for row in rows}
+    assert list(by_part) == ["data", "reader", "encoder", "decoder", "loss", "optimizer", "update"]
+    assert by_part["data"]["share_of_matmul"] == by_part["loss"]["share_of_matmul"] == 0
+    # By hand, 100 tokens: three layers with four D x D and two D x F matrices, three times with the way back.
+    layers = 3 * 2 * 100 * (4 * 128 * 128 + 2 * 128 * 512)
+    assert by_part["encoder"]["share_of_matmul"] * 0.5e9 == pytest.approx(3 * layers, rel=0.1)
+    assert by_part["update"]["items_per_second"] == 2 * 50 / 0.5
+    assert "tsp, optimizer" in training.text_of(rows, 1e9)
+
+
+def test_steps_are_as_many_as_pay_and_stand_on_the_card(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCH))
+    steps = importlib.import_module("steps")
+
+    def rows(*differences):
+        return [
+            {"model": "m", "steps": number, "metric": "gap", "mean": 0.5 + gain, "error": 0.1, "difference": gain,
+             "difference_error": 0.0 if number == 1 else 0.01, "milliseconds": 2.0 * number, "count": 7}
+            for number, gain in zip((1, 2, 5), differences, strict=True)
+        ]  # fmt: skip
+
+    assert steps.chosen_steps(rows(0.0, 0.015, 0.019), is_low_good=False) == 1
+    assert steps.chosen_steps(rows(0.0, 0.03, 0.04), is_low_good=False) == 2
+    assert steps.chosen_steps(rows(0.0, 0.03, 0.06), is_low_good=False) == 5
+    assert steps.chosen_steps(rows(0.0, 0.03, 0.06), is_low_good=True) == 1
+    assert steps.chosen_steps(rows(0.0, -0.01, -0.06), is_low_good=True) == 5
+
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "README.md").write_text("# m\n\ntext\n")
+    (folder / "config.json").write_text(json.dumps({"process": {"kind": "bridge", "sampling_steps": 5}, "heads": 8}))
+    about = {"threads": 2, "processor": "P"}
+    for gain in (0.0, 0.01):
+        steps.write_card(folder, steps.markdown_of(rows(0.0, gain, 0.0), "7 lists", about, 1), 1)
+    card = (folder / "README.md").read_text()
+    assert card.startswith("# m\n\ntext\n") and card.count("## Steps") == 1
+    assert "| 2 | 0.5100 ± 0.1000 | +0.0100 ± 0.0100 | 4.00 |" in card
+    config = json.loads((folder / "config.json").read_text())
+    assert config == {"process": {"kind": "bridge", "sampling_steps": 1}, "heads": 8}
 
 
 def test_operations_of_a_sample_are_counted(monkeypatch):

@@ -8,6 +8,7 @@ from synthetic_runs import SMALL, SMALL_DECODER
 from softrank_ext import Beam, Bridge, Riffle, SoftRankModel, model_folder
 from softrank_ext.cli.main import main
 from softrank_ext.methods import METHODS, method_of
+from softrank_ext.tasks.tsp import TSP
 
 QUICK = ["--iterations", "2", "--batch-size", "4", "--no-prefetch", "--task.file", "ballots.soc"]
 
@@ -77,6 +78,14 @@ def test_symmetric_diffusers(ballots):
         "model_type": "soft-rank", "process": {"kind": "riffle", "visited": [0, 2, 7], "target": "previous"},
         "head": "gpl", "norm_first": True,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["symmetric-diffusers", "symmetric-diffusers-as-published"])
+def test_symmetric_diffusers_of_tours_is_as_large_as_published(name):
+    method = method_of(name)
+    model = method.make(TSP(num_points=20), method.options("tsp"))
+    assert model.config.embedder == {"kind": "points", "learned": False}
+    assert sum(parameter.numel() for parameter in model.parameters()) == 12_767_744
 
 
 @pytest.mark.parametrize(

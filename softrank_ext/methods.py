@@ -124,10 +124,15 @@ def soft_rank_options(task: str, changes: Mapping[str, Any] | None = None) -> An
 
 
 def soft_rank_model(task: Task, options: Any) -> SoftRankModel:
-    """A model with random weights: the task's embedder and data facts, its number of items for a linear head."""
+    """A model with random weights, of `soft_rank_config`."""
+    return SoftRankModel(soft_rank_config(task, options))
+
+
+def soft_rank_config(task: Task, options: Any) -> SoftRankConfig:
+    """The config of a model: the task's embedder and data facts, its number of items for a linear head."""
     num_items = task.max_items()
     fields = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    config = SoftRankConfig(
+    return SoftRankConfig(
         **{
             **fields,
             "process": options.process.process_of(task, options.time_steps),
@@ -136,6 +141,13 @@ def soft_rank_model(task: Task, options: Any) -> SoftRankModel:
             "max_items": num_items if options.head == "linear" else None,
         }
     )
+
+
+def symmetric_diffusers_model(task: Task, options: Any) -> SoftRankModel:
+    """A model with random weights; points are read by waves alone, without a learned layer, as published."""
+    config = soft_rank_config(task, options)
+    if config.embedder is not None and config.embedder["kind"] == "points":
+        config = dataclasses.replace(config, embedder={**config.embedder, "learned": False})
     return SoftRankModel(config)
 
 
@@ -172,14 +184,14 @@ METHODS = {
     "softrank": Method(soft_rank_options, soft_rank_model, lambda task: {}),
     "symmetric-diffusers": Method(
         lambda task: soft_rank_options(task, symmetric_diffusers.model_settings(task)),
-        soft_rank_model,
+        symmetric_diffusers_model,
         symmetric_diffusers.training_settings,
     ),
     "symmetric-diffusers-as-published": Method(
         lambda task: soft_rank_options(
             task, {**symmetric_diffusers.model_settings(task), **symmetric_diffusers.PUBLISHED}
         ),
-        soft_rank_model,
+        symmetric_diffusers_model,
         symmetric_diffusers.training_settings,
     ),
     "diffsort": Method(lambda task: DiffSortOptions(), sorting_network_model, lambda task: diffsort.TRAINING),

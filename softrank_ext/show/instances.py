@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -146,7 +146,8 @@ def _plot_steps(
 
     columns = len(frames.times)
     figure = Figure(figsize=(1.55 * columns + 0.5, 5.4), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(3, 1))
+    halves: Any = figure.subfigures(2, 1, height_ratios=(3, 1))
+    above, below = halves
     grid = above.subplots(2, columns, squeeze=False)
     plot = below.subplots()
     ways = ((frames.order, "of the soft ranks", WRONG), (frames.predicted_order, "predicted", OURS))
