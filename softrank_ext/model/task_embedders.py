@@ -5,9 +5,11 @@ Their names in `TASK_EMBEDDERS` are known to every SoftRankConfig, `{"kind": nam
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 _CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
@@ -223,6 +225,40 @@ def _largest(values: Tensor) -> Tensor:
     return values.flatten(1).amax(1).clamp(min=torch.finfo(values.dtype).tiny)[:, None, None]
 
 
+class TableEmbedder(nn.Module):
+    """Rows of a table, (B, N, numbers + len(categories)) float -> (B, N, D): standardised numbers, then category codes.
+
+    categories: how many codes each category column has; code 0 stands for values that training has not seen. In
+    training, inputs drop out: numbers become 0, codes 0.
+    """
+
+    item_ndim = 1
+    _SCALE = 4.0  # of the vectors, so that the position table is small beside them: rows have no positions
+
+    def __init__(self, d_model: int, numbers: int, categories: Sequence[int] = (), dropout: float = 0.0) -> None:
+        super().__init__()
+        self.numbers, self.dropout = numbers, dropout
+        self.projection = nn.Linear(numbers, d_model)
+        self.vectors = nn.ModuleList(nn.Embedding(size, d_model) for size in categories)
+        for table in self.vectors:
+            nn.init.normal_(cast(nn.Embedding, table).weight, std=0.3)
+        self.norm = nn.LayerNorm(d_model)
+        nn.init.constant_(self.norm.weight, self._SCALE)
+
+    def forward(self, items: Tensor) -> Tensor:
+        wanted = self.numbers + len(self.vectors)
+        if not items.is_floating_point() or items.shape[-1] != wanted:
+            raise ValueError(f"items must be (B, N, {wanted}) float, got {tuple(items.shape)} {items.dtype}")
+        x = self.projection(F.dropout(items[..., : self.numbers], self.dropout, self.training))
+        for column, table in enumerate(self.vectors, self.numbers):
+            codes = items[..., column].long().clamp(0, cast(nn.Embedding, table).num_embeddings - 1)
+            if self.training:
+                codes = codes.masked_fill(torch.rand_like(items[..., column]) < self.dropout, 0)
+            x = x + table(codes)
+        vectors: Tensor = self.norm(x)
+        return vectors
+
+
 TASK_EMBEDDERS: dict[str, Callable[..., nn.Module]] = {
     "number-cnn": NumberCNN,
     "light-number-cnn": LightNumberCNN,
@@ -231,6 +267,7 @@ TASK_EMBEDDERS: dict[str, Callable[..., nn.Module]] = {
     "points": PointEmbedder,
     "times": TimesEmbedder,
     "due-jobs": DueJobsEmbedder,
+    "table": TableEmbedder,
 }
 
 

@@ -1,0 +1,188 @@
+"""Members of a ranker: small networks that score the rows of a group, each stopped early on groups it does not train on.
+
+A member is a `SoftRankModel` with the head "pl": it reads a whole group at once and gives one score per row; the law of
+the order is Plackett-Luce. Its process has one step, from rows in random order to the ranking.
+"""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softrank_ext.laws import stagewise_log_probs
+from softrank_ext.laws.plackett_luce import PlackettLuce
+from softrank_ext.model import SoftRankConfig, SoftRankModel
+from softrank_ext.permutations import arrange, ranks_of
+from softrank_ext.processes import Bridge
+from softrank_ext.ranking.groups import GroupBatch, RankingData, drawn_orders
+from softrank_ext.ranking.preprocessing import Preprocessing
+
+SHUFFLES = 2  # orders of the rows that a score is averaged over: the network should not care, and hardly does
+BATCH = 16  # groups of an update
+FEWEST_UPDATES, MOST_UPDATES = 300, 4000
+CHECKS = 40  # of the validation loss in a fit
+PATIENCE = 12  # checks without a better one
+TIE_BREAKS = 8  # of the validation loss
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How members learn; the fields are those of `Ranker`."""
+
+    width: int
+    layers: int
+    dropout: float
+    weight_decay: float
+    learning_rate: float
+    epochs: int
+
+
+def new_member(preprocessing: Preprocessing, learning: Learning) -> SoftRankModel:
+    """A member with first weights from torch's generator."""
+    heads = max(count for count in (4, 2, 1) if learning.width % count == 0)
+    return SoftRankModel(
+        SoftRankConfig(
+            d_model=learning.width,
+            feed_forward=2 * learning.width,
+            heads=heads,
+            encoder_layers=learning.layers,
+            decoder_layers=0,
+            dropout=learning.dropout,
+            head="pl",
+            time_steps=1,
+            embedder=preprocessing.embedder(learning.dropout),
+            process=Bridge(sampling_steps=1),
+        )
+    )
+
+
+def fit_member(
+    model: SoftRankModel,
+    data: RankingData,
+    training: Sequence[int],
+    validation: tuple[RankingData, Sequence[int]] | None,
+    learning: Learning,
+    seed: int,
+    each_update: Callable[[int, int, float], None],
+) -> float:
+    """Train on the groups of these numbers; the model ends with its best weights. Returns the best validation loss.
+
+    validation: other groups, on which the loss is watched; None trains to the end. each_update(done, all, loss) is
+    called after every update. KeyboardInterrupt passes through, after the best weights so far are put back.
+    """
+    rng = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+    per_epoch = -(-len(training) // BATCH)
+    updates = min(max(learning.epochs * per_epoch, FEWEST_UPDATES), MOST_UPDATES)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning.learning_rate, weight_decay=learning.weight_decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, learning.learning_rate, total_steps=updates, pct_start=0.15
+    )
+    best_loss, best, waited = float("inf"), None, 0
+    queue: list[int] = []
+    try:
+        for done in range(1, updates + 1):
+            if not queue:
+                queue = rng.permutation(list(training)).tolist()
+            numbers, queue = queue[:BATCH], queue[BATCH:]
+            model.train()
+            loss = losses(model, data.batch(numbers, rng), generator).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            each_update(done, updates, best_loss)
+            if validation is not None and (done % max(updates // CHECKS, 1) == 0 or done == updates):
+                found = validation_loss(model, *validation)
+                waited += 1
+                if found < best_loss:
+                    best_loss, best, waited = found, deepcopy(model.state_dict()), 0
+                if waited >= PATIENCE:
+                    break
+    finally:
+        if best is not None:
+            model.load_state_dict(best)
+        model.eval()
+    return best_loss
+
+
+def losses(model: SoftRankModel, batch: GroupBatch, generator: torch.Generator) -> Tensor:
+    """Negative log-likelihood per place (B,), early places weighted as in NDCG, for one tie-break of the labels."""
+    order, known = drawn_orders(batch, generator)
+    shuffled = torch.rand(batch.mask.shape, generator=generator).argsort(1)  # (B, slot)
+    embedded = arrange(model.embed(batch.items, batch.mask), shuffled)
+    mask = arrange(batch.mask, shuffled)
+    slots = ranks_of(shuffled).gather(1, order)
+    per_place = model.log_prob(embedded, 1.0, slots, mask, is_embedded=True).per_place  # (B, N)
+    return _weighted(-per_place, known)
+
+
+def _weighted(per_place: Tensor, known: Tensor) -> Tensor:
+    places = torch.arange(per_place.shape[1])
+    weight = 1 / torch.log2(places + 2.0) * (places < known[:, None])
+    return (per_place * weight).sum(1) / weight.sum(1).clamp(min=1e-9)
+
+
+@torch.no_grad()
+def validation_loss(model: SoftRankModel, data: RankingData, numbers: Sequence[int]) -> float:
+    """The mean loss over groups, for the same tie-breaks and shuffles at every call."""
+    model.eval()
+    generator = torch.Generator().manual_seed(0)
+    total = 0.0
+    for own, batch in data.batches(numbers):
+        scores = member_scores(model, batch.items, batch.mask)
+        for _ in range(TIE_BREAKS):
+            order, known = drawn_orders(batch, generator)
+            total += float(_weighted(-_log_probs(scores, order, batch.mask), known).sum()) / TIE_BREAKS
+        del own
+    return total / max(len(numbers), 1)
+
+
+def _log_probs(scores: Tensor, order: Tensor, mask: Tensor) -> Tensor:
+    """Log-probabilities (B, N) of the picks of an order, given a score per item."""
+    N = scores.shape[1]
+    return stagewise_log_probs(scores[:, None].expand(-1, N, -1), order, mask)
+
+
+@torch.no_grad()
+def member_scores(model: SoftRankModel, items: Tensor, mask: Tensor) -> Tensor:
+    """Scores (B, N) of the items, mean 0 over the real ones of a group, 0 at padding."""
+    model.eval()
+    embedded = model.embed(items, mask)
+    generator = torch.Generator().manual_seed(0)
+    total = torch.zeros(mask.shape)
+    for _ in range(SHUFFLES):
+        shuffled = torch.rand(mask.shape, generator=generator).argsort(1)
+        slots = shuffled  # any order: a pl head ignores it
+        scores = model.scores(arrange(embedded, shuffled), 1.0, slots, arrange(mask, shuffled))[:, 0]  # (B, slot)
+        total += scores.gather(1, ranks_of(shuffled))
+    total = total.masked_fill(~mask, 0.0) / SHUFFLES
+    mean = total.sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+    return (total - mean).masked_fill(~mask, 0.0)
+
+
+def best_temperature(scored: Sequence[tuple[Tensor, GroupBatch]]) -> float:
+    """What scores (B, N) are to be divided by, so that their Plackett-Luce law fits held-out labels best."""
+    if not scored:
+        return 1.0
+    generator = torch.Generator().manual_seed(0)
+    orders = [(scores, batch, *drawn_orders(batch, generator)) for scores, batch in scored for _ in range(TIE_BREAKS)]
+
+    def loss(log_temperature: float) -> float:
+        total = 0.0
+        for scores, batch, order, known in orders:
+            law = _log_probs(scores / float(np.exp(log_temperature)), order, batch.mask)
+            total -= float((law * (torch.arange(law.shape[1]) < known[:, None])).sum())
+        return total
+
+    grid = np.linspace(-1.5, 1.5, 61)
+    return float(np.exp(grid[int(np.argmin([loss(one) for one in grid]))]))
+
+
+def law_of(scores: Tensor, mask: Tensor, temperature: float) -> PlackettLuce:
+    """The law of a group's order."""
+    return PlackettLuce(scores.double() / temperature, mask)
