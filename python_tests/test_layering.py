@@ -22,6 +22,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "methods",
         "pretrained",
         "tables",
+        "ranking",
         "schedule_search",
         "schedules",
         "show",
@@ -36,6 +37,7 @@ LATE = {
     "model": {"model_folder", "pretrained", "baselines"},
     "sampling": {"show"},
     "schedules": {"show"},
+    "ranking": {"show"},
 }
 # Only these rooms may import the libraries named.
 LIBRARIES = {

@@ -146,3 +146,18 @@ def test_jobs_are_read_relative_to_their_instance():
         times(due)
     with pytest.raises(ValueError, match=r"items must be \(B, N, 3\) float, got \(2, 4, 5\) torch.float32"):
         jobs(items)
+
+
+def test_table_embedder():
+    embedder = TASK_EMBEDDERS["table"](8, numbers=2, categories=[4], dropout=0.5)
+    items = torch.tensor([[[0.5, -1.0, 2.0], [0.5, -1.0, 3.0], [0.5, -1.0, 99.0]]])
+    embedder.eval()
+    vectors = embedder(items)
+    assert vectors.shape == (1, 3, 8)
+    assert not torch.equal(vectors[0, 0], vectors[0, 1])
+    assert torch.equal(vectors[0, 1], vectors[0, 2])  # codes are held to the table's
+    embedder.train()
+    draws = torch.stack([embedder(items)[0, 0] for _ in range(20)])
+    assert len(draws.unique(dim=0)) > 2  # numbers and codes drop out
+    with pytest.raises(ValueError, match=r"items must be \(B, N, 3\) float, got \(1, 3, 2\)"):
+        embedder(items[..., :2])

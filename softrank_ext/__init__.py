@@ -15,6 +15,7 @@ from softrank_ext.model import PRESETS, DataFacts, SoftRankConfig, SoftRankModel
 from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
 from softrank_ext.pretrained import from_pretrained, list_pretrained  # noqa: E402
 from softrank_ext.processes import Bridge, Riffle  # noqa: E402
+from softrank_ext.ranking import Quota, Ranker  # noqa: E402
 from softrank_ext.sampling import Drawing, Improved, IncrementalDecoder, Samples, Search, improve, sample  # noqa: E402
 from softrank_ext.schedules import Schedule, schedule  # noqa: E402
 from softrank_ext.training import TrainConfig, train  # noqa: E402
@@ -33,6 +34,8 @@ __all__ = [
     "Improved",
     "IncrementalDecoder",
     "LikelihoodEstimate",
+    "Quota",
+    "Ranker",
     "Rebuild",
     "Riffle",
     "Samples",

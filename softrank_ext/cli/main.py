@@ -24,6 +24,7 @@ from softrank_ext.cli.generate import generate_tsp
 from softrank_ext.cli.info import info
 from softrank_ext.cli.merge import merge
 from softrank_ext.cli.options import TASKS
+from softrank_ext.cli.rank import RankCommand
 from softrank_ext.cli.sample import SampleCommand
 from softrank_ext.cli.schedule import schedule_command
 from softrank_ext.cli.selftest import SelfTest
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Any] = {
     "train": {name: train_command(name) for name in TASKS},
     "evaluate": {name: evaluate_command(name) for name in TASKS},
     "sample": SampleCommand,
+    "rank": RankCommand,
     "schedule": schedule_command,
     "merge": merge,
     "generate": {"tsp": generate_tsp},

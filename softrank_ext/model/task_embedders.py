@@ -246,6 +246,7 @@ class TableEmbedder(nn.Module):
         nn.init.constant_(self.norm.weight, self._SCALE)
 
     def forward(self, items: Tensor) -> Tensor:
+        """Vectors of the rows."""
         wanted = self.numbers + len(self.vectors)
         if not items.is_floating_point() or items.shape[-1] != wanted:
             raise ValueError(f"items must be (B, N, {wanted}) float, got {tuple(items.shape)} {items.dtype}")

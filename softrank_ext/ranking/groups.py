@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext.tables import column_in, columns_of, numbers_in, texts_in
+from softrank_ext.tables import columns_of, numbers_in, texts_in
 
 LABELS = ("grades", "places", "clicks")
 MOST_ROWS = 1000  # of a group
@@ -64,14 +64,12 @@ def groups_of(columns: Mapping[str, np.ndarray], name: str | None, sizes: Sequen
     largest = max(range(len(rows)), key=lambda number: len(rows[number]))
     if len(rows[largest]) > MOST_ROWS:
         hint = "" if name is not None or sizes is not None else "; name the column that tells groups apart: group="
-        raise ValueError(
-            f"a group may have up to {MOST_ROWS} rows, {names[largest]!r} has {len(rows[largest])}{hint}"
-        )
+        raise ValueError(f"a group may have up to {MOST_ROWS} rows, {names[largest]!r} has {len(rows[largest])}{hint}")
     return Groups(rows, names, group)
 
 
 def levels_of(columns: Mapping[str, np.ndarray], name: str, kind: str, groups: Groups) -> np.ndarray:
-    """Levels (rows,) of a label column. "grades": higher is better. "places": 1 is best, missing below all. "clicks"."""
+    """Levels (rows,) of a column of grades or clicks, higher is better, or places, 1 is best and missing below all."""
     values = numbers_in(columns, name, missing=kind == "places")
     if kind == "clicks":
         is_wrong = (values != 0) & (values != 1)
@@ -130,6 +128,23 @@ class RankingData:
         """These groups in batches of similar sizes and about so many items, with their numbers."""
         for own in batches_by_size(self.groups, numbers, most_items):
             yield own, self.batch(own)
+
+
+def data_of_pairs(items: np.ndarray, groups: Groups, pairs: Sequence[tuple[int, int]]) -> RankingData:
+    """Each pair as a group of two rows."""
+    given = np.asarray(pairs)
+    if given.ndim != 2 or given.shape[1] != 2 or len(given) == 0 or given.dtype.kind not in "iu":
+        raise ValueError(f"pairs must be a list of (better row, worse row), got shape {given.shape} {given.dtype}")
+    if given.min() < 0 or given.max() >= len(items):
+        raise ValueError(f"pairs must name rows from 0 to {len(items) - 1}, got {given.min()} to {given.max()}")
+    is_wrong = (groups.group[given[:, 0]] != groups.group[given[:, 1]]) | (given[:, 0] == given[:, 1])
+    if is_wrong.any():
+        first = given[int(is_wrong.argmax())].tolist()
+        raise ValueError(f"pairs must be of two rows of one group, got {tuple(first)}")
+    numbers = np.arange(2 * len(given)).reshape(-1, 2)
+    levels = np.tile([1.0, 0.0], len(given))
+    two = Groups([*numbers], [str(number) for number in range(len(given))], np.repeat(np.arange(len(given)), 2))
+    return RankingData(items[given.ravel()], levels, two)
 
 
 def batches_by_size(groups: Groups, numbers: Sequence[int], most_items: int) -> Iterator[list[int]]:

@@ -1,4 +1,4 @@
-"""Members of a ranker: small networks that score the rows of a group, each stopped early on groups it does not train on.
+"""Members of a ranker: small networks that score the rows of a group, each stopped early on groups that it leaves out.
 
 A member is a `SoftRankModel` with the head "pl": it reads a whole group at once and gives one score per row; the law of
 the order is Plackett-Luce. Its process has one step, from rows in random order to the ranking.
@@ -12,15 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext.laws import stagewise_log_probs
-from softrank_ext.laws.plackett_luce import PlackettLuce
+from softrank_ext import noise
+from softrank_ext.laws.plackett_luce import PlackettLuce, race_log_probs
 from softrank_ext.model import SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, ranks_of
 from softrank_ext.processes import Bridge
 from softrank_ext.ranking.groups import GroupBatch, RankingData, drawn_orders
 from softrank_ext.ranking.preprocessing import Preprocessing
 
-SHUFFLES = 2  # orders of the rows that a score is averaged over: the network should not care, and hardly does
 BATCH = 16  # groups of an update
 FEWEST_UPDATES, MOST_UPDATES = 300, 4000
 CHECKS = 40  # of the validation loss in a fit
@@ -133,34 +132,35 @@ def validation_loss(model: SoftRankModel, data: RankingData, numbers: Sequence[i
     model.eval()
     generator = torch.Generator().manual_seed(0)
     total = 0.0
-    for own, batch in data.batches(numbers):
+    for _, batch in data.batches(numbers):
         scores = member_scores(model, batch.items, batch.mask)
         for _ in range(TIE_BREAKS):
             order, known = drawn_orders(batch, generator)
             total += float(_weighted(-_log_probs(scores, order, batch.mask), known).sum()) / TIE_BREAKS
-        del own
     return total / max(len(numbers), 1)
 
 
 def _log_probs(scores: Tensor, order: Tensor, mask: Tensor) -> Tensor:
     """Log-probabilities (B, N) of the picks of an order, given a score per item."""
-    N = scores.shape[1]
-    return stagewise_log_probs(scores[:, None].expand(-1, N, -1), order, mask)
+    return race_log_probs(scores.gather(1, order), mask.gather(1, order))
 
 
 @torch.no_grad()
 def member_scores(model: SoftRankModel, items: Tensor, mask: Tensor) -> Tensor:
-    """Scores (B, N) of the items, mean 0 over the real ones of a group, 0 at padding."""
+    """Scores (B, N) of the items, mean 0 over the real ones of a group, 0 at padding.
+
+    The network sees slots; it should not care which row stands in which, and hardly does: the mean over two shuffles.
+    """
     model.eval()
     embedded = model.embed(items, mask)
-    generator = torch.Generator().manual_seed(0)
     total = torch.zeros(mask.shape)
-    for _ in range(SHUFFLES):
-        shuffled = torch.rand(mask.shape, generator=generator).argsort(1)
-        slots = shuffled  # any order: a pl head ignores it
-        scores = model.scores(arrange(embedded, shuffled), 1.0, slots, arrange(mask, shuffled))[:, 0]  # (B, slot)
+    # The same for every group, and for a group whatever stands beside it: the first numbers of one row.
+    keys = noise.uniform(0, torch.zeros(1, dtype=torch.int64), 0, mask.shape[1], dtype=torch.float64)
+    for forwards in (keys, -keys):
+        shuffled = forwards.argsort(1).expand(mask.shape)  # (B, slot)
+        scores = model.scores(arrange(embedded, shuffled), 1.0, shuffled, arrange(mask, shuffled))[:, 0]  # (B, slot)
         total += scores.gather(1, ranks_of(shuffled))
-    total = total.masked_fill(~mask, 0.0) / SHUFFLES
+    total = total.masked_fill(~mask, 0.0) / 2
     mean = total.sum(1, keepdim=True) / mask.sum(1, keepdim=True)
     return (total - mean).masked_fill(~mask, 0.0)
 
@@ -175,7 +175,7 @@ def best_temperature(scored: Sequence[tuple[Tensor, GroupBatch]]) -> float:
     def loss(log_temperature: float) -> float:
         total = 0.0
         for scores, batch, order, known in orders:
-            law = _log_probs(scores / float(np.exp(log_temperature)), order, batch.mask)
+            law = _log_probs(scores.double() / float(np.exp(log_temperature)), order, batch.mask)
             total -= float((law * (torch.arange(law.shape[1]) < known[:, None])).sum())
         return total
 

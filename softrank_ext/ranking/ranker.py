@@ -1,7 +1,6 @@
 """`Ranker`: learn to rank the rows of a table, group by group, with places, intervals and probabilities."""
 
 import inspect
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,22 +10,27 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from softrank_ext import model_folder
-from softrank_ext.atomic_files import has_file, read_files, save_files
 from softrank_ext.checks import check_choice, check_integer, check_not_negative, check_positive, check_seed, check_share
 from softrank_ext.model import SoftRankModel
-from softrank_ext.ranking.groups import LABELS, Groups, RankingData, batches_by_size, groups_of, levels_of, read_table
+from softrank_ext.ranking.groups import (
+    LABELS,
+    Groups,
+    RankingData,
+    batches_by_size,
+    data_of_pairs,
+    groups_of,
+    levels_of,
+    read_table,
+)
 from softrank_ext.ranking.members import Learning, best_temperature, fit_member, member_scores, new_member
 from softrank_ext.ranking.places import Places, Rule, checked_settings, places_of, rules_by_group
 from softrank_ext.ranking.preprocessing import Preprocessing
-from softrank_ext.ranking.report import RankingReport, ndcg_of, report_of
+from softrank_ext.ranking.ranker_folder import RANKER_FILE, read_ranker, save_ranker
+from softrank_ext.ranking.report import RankingReport, gains_of, report_of
 from softrank_ext.tables import column_in, frame_of
 
-RANKER_FILE = "ranker.json"
-FORMAT = 1
 MOST_ITEMS_AT_ONCE = 2**15
 _NEW_COLUMNS = ("place", "low", "high", "p_top1", "p_top3", "score")
-_HIGHEST_GRADE = 31  # up to which gains are 2^grade - 1
 
 
 class Ranker:
@@ -101,7 +105,7 @@ class Ranker:
         preprocessing = Preprocessing.fitted(columns, features)
         items = preprocessing.items(columns, groups.group)
         if pairs is not None:
-            data = _data_of_pairs(items, groups, pairs)
+            data = data_of_pairs(items, groups, pairs)
         else:
             data = RankingData(items, self._levels(columns, y, groups), groups)
         held_out = None
@@ -111,9 +115,8 @@ class Ranker:
         if not learnable:
             raise ValueError("no group has rows with different labels: there is nothing to learn")
         known = data.levels[~np.isnan(data.levels)]
-        self.features_, self.preprocessing_ = features, preprocessing
-        self.n_features_in_ = len(features)
-        self.feature_names_in_ = np.array(features, dtype=object)
+        self._name_features(features)
+        self.preprocessing_ = preprocessing
         self.label_range_ = (float(known.min()), float(known.max()))
         sizes = [len(rows) for rows in groups.rows]
         self.trained_on_ = {"groups": len(sizes), "rows": sum(sizes), "smallest": min(sizes), "largest": max(sizes)}
@@ -207,7 +210,7 @@ class Ranker:
         if measured:
             settings = checked_settings(self.draws, 0.8, self.seed)
             places = places_of(scores, measured_data.groups, self.temperature_, settings)
-            gains = self._gains(measured_data.levels)
+            gains = gains_of(measured_data.levels, self.labels, self.label_range_)
             self.report_ = report_of(places, measured_data.levels, gains, measured_data.groups, measured, source)
 
     def predict(
@@ -239,8 +242,7 @@ class Ranker:
 
     def score(self, table: Any, y: Any = None, group: Sequence[int] | None = None) -> float:
         """Mean NDCG@10 over groups; those without a relevant row count 1."""
-        report = self._report_on(table, y, group)
-        return report.ndcg[10]
+        return self._report_on(table, y, group).ndcg[10]
 
     def report(self, table: Any = None, y: Any = None, group: Sequence[int] | None = None) -> RankingReport:
         """NDCG, calibration and sharpness on a labelled table; None for the groups that stopped training."""
@@ -257,7 +259,9 @@ class Ranker:
         groups = groups_of(columns, None if group is not None else self.group, group)
         levels = self._levels(columns, y, groups)
         every = list(range(len(groups.rows)))
-        return report_of(places, levels, self._gains(levels), groups, every, "the table given")
+        return report_of(
+            places, levels, gains_of(levels, self.labels, self.label_range_), groups, every, "the table given"
+        )
 
     def _places(
         self, columns: dict[str, np.ndarray], group: Sequence[int] | None, rules: Rule | None, level: float
@@ -288,11 +292,7 @@ class Ranker:
     def save(self, folder: str | Path) -> None:
         """Write the ranker with its preprocessing into a folder; nothing is pickled."""
         self._check_fitted()
-        folder = Path(folder)
-        for number, member in enumerate(self.members_):
-            model_folder.save_pretrained(member, folder / f"member-{number}")
         state = {
-            "format": FORMAT,
             "parameters": {**self.get_params(), "features": None if self.features is None else list(self.features)},
             "features": self.features_,
             "preprocessing": self.preprocessing_.to_json(),
@@ -300,44 +300,34 @@ class Ranker:
             "label_range": self.label_range_,
             "trained_on": self.trained_on_,
             "report": None if self.report_ is None else self.report_.to_json(),
-            "members": [model_folder.hash_of(folder / f"member-{n}") for n in range(len(self.members_))],
         }
-        save_files(folder, {RANKER_FILE: (json.dumps(state, indent=1) + "\n").encode()})
+        save_ranker(folder, state, self.members_)
 
     @staticmethod
     def load(folder: str | Path) -> "Ranker":
         """The ranker that `save` wrote."""
-        folder = Path(folder)
-        if not has_file(folder, RANKER_FILE):
-            raise FileNotFoundError(f"{folder / RANKER_FILE} is missing: a saved ranker is a folder with it")
+        state, members = read_ranker(folder)
         try:
-            state = json.loads(read_files(folder, (RANKER_FILE,))[RANKER_FILE])
-            if state["format"] != FORMAT:
-                raise ValueError(f"format must be {FORMAT}, got {state['format']!r}")
             ranker = Ranker(**state["parameters"])
-            ranker.features_ = list(state["features"])
             ranker.preprocessing_ = Preprocessing.from_json(state["preprocessing"])
             ranker.temperature_ = float(state["temperature"])
             ranker.label_range_ = (float(state["label_range"][0]), float(state["label_range"][1]))
             ranker.trained_on_ = dict(state["trained_on"])
             ranker.report_ = None if state["report"] is None else RankingReport.from_json(state["report"])
-            hashes = list(state["members"])
+            ranker._name_features(list(state["features"]))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise ValueError(f"{folder / RANKER_FILE} is no ranker: {error}") from error
-        ranker.n_features_in_ = len(ranker.features_)
-        ranker.feature_names_in_ = np.array(ranker.features_, dtype=object)
-        ranker.members_ = []
-        for number, wanted in enumerate(hashes):
-            own = folder / f"member-{number}"
-            member = model_folder.load_model(own)
-            if model_folder.hash_of(own) != wanted or not isinstance(member, SoftRankModel):
-                raise ValueError(f"{own} does not belong to {folder / RANKER_FILE}: save the ranker again")
-            ranker.members_.append(member)
+            raise ValueError(f"{Path(folder) / RANKER_FILE} is no ranker: {error!r}") from error
+        ranker.members_ = members
         return ranker
+
+    def _name_features(self, features: list[str]) -> None:
+        self.features_ = features
+        self.n_features_in_ = len(features)
+        self.feature_names_in_ = np.array(features, dtype=object)
 
     def __repr__(self) -> str:
         defaults = {name: parameter.default for name, parameter in inspect.signature(Ranker).parameters.items()}
-        given = [f"{name}={value!r}" for name, value in self.get_params().items() if value is not defaults[name]]
+        given = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name]]
         if not hasattr(self, "members_"):
             return f"Ranker({', '.join(given)})"
         on = self.trained_on_
@@ -399,30 +389,6 @@ class Ranker:
             raise ValueError("validation must have a group with different labels, it has none")
         return data
 
-    def _gains(self, levels: np.ndarray) -> np.ndarray:
-        """2^grade - 1; grades beyond 0 to 31, and places, are first brought to 0 to 4 by the range of training."""
-        low, high = self.label_range_
-        if self.labels == "places" or low < 0 or high > _HIGHEST_GRADE:
-            levels = 4 * (levels - low) / max(high - low, 1e-12)
-        return np.where(np.isnan(levels), 0.0, 2.0 ** np.clip(levels, 0, _HIGHEST_GRADE) - 1)
-
-
-def _data_of_pairs(items: np.ndarray, groups: Groups, pairs: Sequence[tuple[int, int]]) -> RankingData:
-    """Each pair as a group of two rows."""
-    given = np.asarray(pairs)
-    if given.ndim != 2 or given.shape[1] != 2 or len(given) == 0 or given.dtype.kind not in "iu":
-        raise ValueError(f"pairs must be a list of (better row, worse row), got shape {given.shape} {given.dtype}")
-    if given.min() < 0 or given.max() >= len(items):
-        raise ValueError(f"pairs must name rows from 0 to {len(items) - 1}, got {given.min()} to {given.max()}")
-    is_wrong = (groups.group[given[:, 0]] != groups.group[given[:, 1]]) | (given[:, 0] == given[:, 1])
-    if is_wrong.any():
-        first = given[int(is_wrong.argmax())].tolist()
-        raise ValueError(f"pairs must be of two rows of one group, got {tuple(first)}")
-    numbers = np.arange(2 * len(given)).reshape(-1, 2)
-    levels = np.tile([1.0, 0.0], len(given))
-    two = Groups([*numbers], [str(number) for number in range(len(given))], np.repeat(np.arange(len(given)), 2))
-    return RankingData(items[given.ravel()], levels, two)
-
 
 def _parameter_names() -> list[str]:
     return list(inspect.signature(Ranker.__init__).parameters)[1:]
@@ -432,6 +398,3 @@ def _not_fitted() -> Exception:
     message = "this Ranker is not fitted: call fit, or Ranker.load"
     sklearn = sys.modules.get("sklearn.exceptions")
     return ValueError(message) if sklearn is None else sklearn.NotFittedError(message)
-
-
-__all__ = ["Ranker", "ndcg_of"]

@@ -14,6 +14,7 @@ from softrank_ext.ranking.places import Places
 
 BINS = 10
 CUTS = (1, 5, 10)
+HIGHEST_GRADE = 31  # up to which gains are 2^grade - 1
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,14 @@ class RankingReport:
         return RankingReport(**fields)
 
 
+def gains_of(levels: np.ndarray, labels: str, label_range: tuple[float, float]) -> np.ndarray:
+    """2^grade - 1; grades beyond 0 to 31, and places, are first brought to 0 to 4 by the range of training."""
+    low, high = label_range
+    if labels == "places" or low < 0 or high > HIGHEST_GRADE:
+        levels = 4 * (levels - low) / max(high - low, 1e-12)
+    return np.where(np.isnan(levels), 0.0, 2.0 ** np.clip(levels, 0, HIGHEST_GRADE) - 1)
+
+
 def ndcg_of(place: np.ndarray, gains: np.ndarray, k: int) -> float:
     """NDCG of the first k places of one group; 1 where no row has a gain. place: (N,) from 1."""
     if not (gains > 0).any():
@@ -126,7 +135,8 @@ def report_of(
 
     def share_within(low: Any, high: Any) -> np.ndarray:
         """The share of the places from first to last that lie between low and high."""
-        return np.clip(np.minimum(last, high) - np.maximum(first, low) + 1, 0, None) / np.maximum(last - first + 1, 1)
+        inside = np.clip(np.minimum(last, high) - np.maximum(first, low) + 1, 0, None)
+        return np.asarray(inside / np.maximum(last - first + 1, 1))
 
     found = {k: np.array([ndcg_of(places.place[own], gains[own], k) for own in map(groups.rows.__getitem__, measured)])
              for k in CUTS}  # fmt: skip

@@ -7,6 +7,7 @@ from softrank_ext.show.answers import plot_calibration, plot_pairwise, plot_rank
 from softrank_ext.show.improvement import improvement_page
 from softrank_ext.show.instances import plot_jigsaw, plot_sorting, plot_tour
 from softrank_ext.show.page import page_of
+from softrank_ext.show.ranking import plot_places, plot_ranking_report
 from softrank_ext.show.schedules import plot_schedule, schedule_page
 from softrank_ext.show.soft_ranks import plot_soft_ranks, plot_there_and_back
 from softrank_ext.show.style import save_figure
@@ -20,7 +21,9 @@ __all__ = [
     "plot_calibration",
     "plot_jigsaw",
     "plot_pairwise",
+    "plot_places",
     "plot_rank_interval",
+    "plot_ranking_report",
     "plot_schedule",
     "plot_soft_ranks",
     "plot_sorting",

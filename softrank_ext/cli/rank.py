@@ -1,0 +1,92 @@
+"""`softrank rank TABLE`: learn to rank the rows of a table, or rank new ones."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from softrank_ext.cli.options import ConfigFile
+
+if TYPE_CHECKING:
+    from softrank_ext.ranking import Quota
+
+
+@dataclass(frozen=True)
+class RankCommand:
+    """Learn to rank the rows of a CSV file, or rank those of another.
+
+    With --output a ranker is trained and saved; with --model the rows are written with their places, intervals and
+    probabilities, to standard output or --ranked.
+    """
+
+    table: tyro.conf.Positional[
+        Annotated[Path, tyro.conf.arg(metavar="TABLE", help="A CSV file whose first line names the columns.")]
+    ]
+    group: str | None = None
+    """Training: the column that tells groups apart; without it all rows are one group."""
+    label: str | None = None
+    """Training: the column of grades, places or clicks."""
+    features: tuple[str, ...] = ()
+    """Training: the columns to rank by; all others by default."""
+    labels: Literal["grades", "places", "clicks"] = "grades"
+    """Training: grades (higher is better), places (1 is best, empty after all others), or clicks (0 or 1)."""
+    validation: Path | None = None
+    """Training: a CSV file of groups to stop early on; by default a part of the training groups."""
+    output: Path | None = None
+    """Training: the folder to save the ranker in."""
+    model: Path | None = None
+    """Ranking: the folder of a saved ranker."""
+    ranked: Path | None = None
+    """Ranking: the CSV file to write; standard output by default."""
+    quota: str | None = None
+    """Ranking: a rule such as seller:1:3, at most 1 of a seller among the first 3 places."""
+    seed: int = 0
+    """Training: of everything random."""
+    config: ConfigFile = None
+
+    def run(self, command: str) -> int:
+        """Train or rank; returns the exit code."""
+        if (self.output is None) == (self.model is None):
+            raise ValueError("give --output FOLDER to train a ranker, or --model FOLDER to rank with one")
+        return self._rank() if self.output is None else self._train(self.output)
+
+    def _train(self, output: Path) -> int:
+        from softrank_ext.ranking import Ranker
+
+        if self.label is None:
+            raise ValueError("training needs --label, the column of grades, places or clicks")
+        if self.quota is not None or self.ranked is not None:
+            raise ValueError("--quota and --ranked are for ranking with --model")
+        ranker = Ranker(list(self.features) or None, self.group, self.label, labels=self.labels, seed=self.seed)
+        ranker.fit(self.table, validation=self.validation)
+        ranker.save(output)
+        print(ranker)
+        if ranker.report_ is not None:
+            print(ranker.report_)
+        print(f"saved in {output}; rank new rows with: softrank rank NEW.csv --model {output} > ranked.csv")
+        return 0
+
+    def _rank(self) -> int:
+        from softrank_ext.ranking import Ranker
+        from softrank_ext.tables import write_csv
+
+        given = [name for name in ("group", "label", "validation") if getattr(self, name) is not None]
+        if given or self.features:
+            raise ValueError(f"--{(given or ['features'])[0]} is for training: the ranker knows its columns")
+        assert self.model is not None
+        ranker = Ranker.load(self.model)
+        print(ranker, file=sys.stderr)
+        columns = ranker.predict(self.table, rules=None if self.quota is None else _quota_of(self.quota))
+        write_csv(columns, sys.stdout if self.ranked is None else self.ranked)
+        return 0
+
+
+def _quota_of(word: str) -> "Quota":
+    from softrank_ext.ranking import Quota
+
+    parts = word.rsplit(":", 2)
+    if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
+        raise ValueError(f"--quota must be written like seller:1:3, got {word!r}")
+    return Quota(parts[0], int(parts[1]), int(parts[2]))
