@@ -37,7 +37,8 @@ def judged_hotels(queries, first=0):
 
 
 judged = judged_hotels(80)
-print({name: column[:4] for name, column in judged.items()})
+for name, column in judged.items():
+    print(f"{name:<6}", *column[:4], "...")
 
 # %% [markdown]
 # ## Learn
@@ -67,7 +68,7 @@ print(report)
 new = judged_hotels(10, first=100)
 ranked = ranker.predict(new)
 for row in np.flatnonzero(ranked["query"] == "query 100"):
-    print({name: ranked[name][row] for name in ("stars", "price", "city", "place", "low", "high")})
+    print(", ".join(f"{name} {ranked[name][row]}" for name in ("stars", "price", "city", "place", "low", "high")))
 
 # %% [markdown]
 # ## With a rule

@@ -123,7 +123,7 @@ def test_points_that_are_wrong():
 
 def test_names():
     images = {"number-cnn", "light-number-cnn", "patch-cnn", "patch-mlp"}
-    assert set(TASK_EMBEDDERS) == images | {"points", "times", "due-jobs"}
+    assert set(TASK_EMBEDDERS) == images | {"points", "times", "due-jobs", "table"}
 
 
 def test_jobs_are_read_relative_to_their_instance():
