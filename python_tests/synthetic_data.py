@@ -46,6 +46,7 @@ def write_models(folder: Path, names: Sequence[str]) -> Path:
         "sorting": {"kind": "light-number-cnn"},
         "tsp": {"kind": "points"},
         "jigsaw-3x3": {"kind": "patch-cnn", "side": 10},
+        "flowshop": {"kind": "times", "machines": 20},
     }
     torch.manual_seed(0)
     for name in names:

@@ -15,7 +15,7 @@ from softrank_ext.show import demo
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     """A folder of tiny models by name; jigsaw-4x4 is missing."""
-    return synthetic_data.write_models(tmp_path_factory.mktemp("weights"), ("sorting", "tsp", "jigsaw-3x3"))
+    return synthetic_data.write_models(tmp_path_factory.mktemp("weights"), ("sorting", "tsp", "jigsaw-3x3", "flowshop"))
 
 
 def test_all_cases_with_one_model_missing(weights, tmp_path, capsys):
@@ -23,16 +23,18 @@ def test_all_cases_with_one_model_missing(weights, tmp_path, capsys):
     assert main(["demo", "--weights", str(weights), "--output", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert "jigsaw-4x4 skipped: no such model." in printed
-    table = [line.split() for line in printed.splitlines()[1:10]]
+    table = [line.split() for line in printed.splitlines()[1:11]]
     assert [line[:4] for line in table] == [
         ["sorting", "9", "64", "1"], ["sorting", "32", "64", "1"], ["tsp", "20", "16", "1"], ["tsp", "20", "16", "16"],
         ["tsp-improve", "20", "16", "64"], ["tsp", "50", "16", "1"], ["tsp", "50", "16", "16"],
-        ["tsp-improve", "50", "16", "64"], ["jigsaw", "9", "24", "1"],
+        ["tsp-improve", "50", "16", "64"], ["jigsaw", "9", "24", "1"], ["flowshop", "20", "1", "1"],
     ]  # fmt: skip
     stems = ("sorting-9", "sorting-32", "tsp-20", "tsp-50", "jigsaw-9")
     files = {path.name for path in (tmp_path / "out").iterdir()}
     improved = {"tsp-20-improve.html", "tsp-50-improve.html"}
-    assert files == improved | {f"{stem}.{ending}" for stem in stems for ending in ("png", "html")}
+    assert files == improved | {"flowshop-20.html"} | {
+        f"{stem}.{ending}" for stem in stems for ending in ("png", "html")
+    }
     assert (tmp_path / "out" / "tsp-20.png").read_bytes().startswith(b"\x89PNG")
     assert re.search(r'"title":"A tour of 20 nodes"', (tmp_path / "out" / "tsp-20.html").read_text())
     assert all(name in printed for name in files) and str(tmp_path / "out") in printed
@@ -81,8 +83,9 @@ def test_without_matplotlib_it_says_how_to_get_pictures(weights, tmp_path, monke
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--n", "9"], "n is the number of items of one task: choose that task, one of sorting, tsp, jigsaw"),
+        (["--n", "9"], "n is the number of items of one task: choose that task, one of sorting, tsp, jigsaw, flowshop"),
         (["--task", "tsp", "--n", "30"], "n must be 20 or 50 for tsp, got 30"),
+        (["--task", "flowshop", "--n", "30"], "n must be 20 for flowshop, got 30"),
         (["--task", "jigsaw", "--n", "64"], "n must be 9 or 16 for jigsaw, got 64"),
         (["--task", "sorting", "--n", "101"], "n must be from 2 to 100 for sorting, got 101"),
         (["--task", "jigsaw", "--n", "16"], "the demo needs jigsaw-4x4, a folder with a model, in"),
@@ -114,7 +117,7 @@ def test_items_are_orders_with_their_truth():
     assert torch.equal(patches[5], items["images"][0][:, 8:16, 8:16])
 
 
-@pytest.mark.parametrize("case", [("sorting", 9), ("tsp", 20), ("jigsaw", 9), ("jigsaw", 16)])
+@pytest.mark.parametrize("case", [("sorting", 9), ("tsp", 20), ("jigsaw", 9), ("jigsaw", 16), ("flowshop", 20)])
 def test_bundled_models_run(case, tmp_path):
     name = demo.model_name(*case)
     if name not in pretrained.bundled_names():

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from testing import needs_browser, run_in
 
 from softrank_ext import Schedule, SoftRankConfig, SoftRankModel, schedule
 from softrank_ext.costs import Makespan, WeightedTardiness, neh
@@ -209,6 +210,42 @@ def test_results_show_themselves():
     assert data["orders"][-1]["end"] == plan.end.tolist()
     many = schedule(np.ones((30, 2)), seconds=FAST)
     assert "and 10 more jobs" in many._repr_html_() and isinstance(many, Schedule)
+
+
+@needs_browser
+def test_a_browser_shows_and_plays_it(tmp_path):
+    plan = schedule(TIMES, seconds=FAST, model=None, before=[(3, 9)])
+    page = tmp_path / "page.html"
+    plan.save_html(page, "Twenty jobs")
+    last = len(plan.found) - 1
+    assert last >= 1
+    script = """
+    const $ = (id) => document.getElementById(id);
+    const rows = () => [...document.querySelectorAll("#times tbody tr")];
+    seen.title = document.title;
+    seen.bars = document.querySelectorAll("#chart rect").length;
+    seen.rows = rows().map((row) => Number(row.dataset.job));
+    seen.best = $("now").textContent;
+    rows()[4].focus();
+    rows()[4].dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true }));
+    seen.selected = document.querySelectorAll("#chart rect.selected").length;
+    seen.pressed = rows()[4].getAttribute("aria-selected");
+    $("found").value = 0; $("found").dispatchEvent(new Event("input"));
+    seen.first = $("told").textContent;
+    seen.spoken = $("found").getAttribute("aria-valuetext");
+    $("play").click();
+    seen.playing = $("play").textContent;
+    setTimeout(() => {
+      seen.played = $("now").textContent;
+      seen.wide = document.body.scrollWidth > innerWidth;
+    }, 11000);
+    """
+    seen = run_in(page, script)
+    assert seen["title"] == "Twenty jobs" and seen["bars"] == 100 and seen["rows"] == plan.order.tolist()
+    assert seen["best"] == f"{last + 1} of {last + 1}: makespan {plan.cost:.0f}" == seen["played"]
+    assert seen["selected"] == 5 and seen["pressed"] == "true" and seen["playing"] == "Pause"
+    assert seen["first"].startswith("Found by the order given after") and seen["wide"] is False
+    assert seen["spoken"] == f"1 of {last + 1}: makespan {plan.found[0].cost:.0f}"
 
 
 def test_plot():

@@ -2,7 +2,8 @@
 
 The items are test items of MNIST (LeCun, Bottou, Bengio, Haffner 1998), CIFAR-10 (Krizhevsky 2009) and uniform TSP
 instances with optimal tours (20 nodes: Kool, van Hoof, Welling 2019; 50 nodes: solved with Concorde, Li et al. 2023).
-`bench/making/demo_items.py` chose them at random. No model was trained on any of them.
+`bench/making/demo_items.py` chose them at random. The flow shop is the first of Taillard's (1993) of 20 jobs and
+5 machines. No model was trained on any of them.
 """
 
 import time
@@ -22,22 +23,27 @@ from softrank_ext import metrics, model_folder, pretrained
 from softrank_ext.batch import Batch
 from softrank_ext.model import SoftRankModel
 from softrank_ext.sampling import Drawing, Samples, improve, pins_of, sample
+from softrank_ext.schedules import schedule
 from softrank_ext.show.improvement import improvement_page
 from softrank_ext.show.instances import plot_jigsaw, plot_sorting, plot_tour
 from softrank_ext.show.style import save_figure
 from softrank_ext.tasks import Task
 from softrank_ext.tasks.draws import generator_of, random_orders
+from softrank_ext.tasks.flowshop import taillard_times
 from softrank_ext.tasks.jigsaw import Jigsaw
 from softrank_ext.tasks.sorting import DIGITS, Sorting, list_batch
 from softrank_ext.tasks.tsp import TSP, tour_batch
 
 ITEMS_FILE = Path(__file__).with_name("demo_items.npz")
-TASKS = ("sorting", "tsp", "jigsaw")
+TASKS = ("sorting", "tsp", "jigsaw", "flowshop")
 # What is shown by default: task, number of items.
-CASES = (("sorting", 9), ("sorting", 32), ("tsp", 20), ("tsp", 50), ("jigsaw", 9), ("jigsaw", 16))
+CASES = (("sorting", 9), ("sorting", 32), ("tsp", 20), ("tsp", 50), ("jigsaw", 9), ("jigsaw", 16),
+         ("flowshop", 20))  # fmt: skip
 LISTS = 64  # of numbers to be sorted
 MOST_NUMBERS = 100
 STEPS = 5
+FLOW_SHOP_SEED, FLOW_SHOP_BEST = 873654221, 1278  # by which the instance is made; its best makespan
+FLOW_SHOP_SECONDS = 1.0
 DRAWS = 16  # of which a tour's shortest counts, in a separate row; `improve` begins with as many
 
 
@@ -92,6 +98,10 @@ def run(
     files: list[Path] = []
     for case, name in tqdm(names.items(), unit="case", delay=2, disable=not progress):
         if name not in missing:
+            if case[0] == "flowshop":
+                row, page = _scheduled(str(folder / name), seed, output)
+                rows, files = [*rows, row], [*files, page]
+                continue
             model = SoftRankModel.from_pretrained(folder / name)
             case_rows, case_files = _run_case(case[0], case[1], model, seed, output)
             rows += case_rows
@@ -201,6 +211,16 @@ def _improved_tours(
     text = improvement_page(found, batch.items[0], best=best, title=f"A tour of {n} nodes, drawn again part by part")
     page.write_text(text, encoding="utf-8")
     return _row_of("tsp-improve", made_by, batch, found.order, found.draws, seconds), page
+
+
+def _scheduled(model: str, seed: int, output: Path) -> tuple[Row, Path]:
+    """The row of `schedule` on a flow shop, and the page of a schedule getting shorter."""
+    times = taillard_times(FLOW_SHOP_SEED, 20, 5).numpy()
+    plan = schedule(times, seconds=FLOW_SHOP_SECONDS, model=model, seed=seed)
+    page = output / "flowshop-20.html"
+    plan.save_html(page, "Twenty jobs on five machines, a schedule getting shorter")
+    gap = plan.cost / FLOW_SHOP_BEST - 1
+    return Row("flowshop", len(times), 1, 1, None, None, gap, FLOW_SHOP_SECONDS), page
 
 
 def _row_of(task: str, made_by: Task, batch: Batch, order: Tensor, draws: int, seconds: float) -> Row:
