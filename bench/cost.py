@@ -109,7 +109,7 @@ class Compared:
         return rows
 
     def improved_for(self, seconds: float, model: OrderModel, rounds: int | None = None) -> Tensor:
-        """Costs of `improve` after so many seconds for all instances, with local search or rounds of iterated greedy."""
+        """Costs of `improve` after so many seconds for all instances, with local search or iterated greedy."""
 
         def greedy(items: Tensor, order: Tensor) -> Tensor:
             return iterated_greedy(items, order, self.cost, rounds=rounds, seed=self.seed)

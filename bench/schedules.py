@@ -109,7 +109,7 @@ def by_cp_sat(cost: Cost, seconds: float, items: Tensor, first: Tensor) -> Tenso
     if solver.solve(program) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return first  # nothing in the time: the hint is what is known
     starts = torch.tensor([[solver.value(start[job][0]) for job in range(N)]])
-    found = starts.argsort(1, stable=True)
+    found = starts.argsort(dim=1, stable=True)
     return found if cost(items, found) <= cost(items, first) else first
 
 

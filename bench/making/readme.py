@@ -12,8 +12,8 @@ Parts: demo (it is run, its output shown, and its pictures go to bench/results);
 bench/making/figures.py), as far as they are in bench/results; bundled (metrics on the cards of the bundled models) and
 tables (what bench/tables.py has measured), beside the paper's numbers; runtime, speed, decode, ops, constraints, law
 (what the benches have printed into bench/results); roofline (an analysis, by bench/roofline.py); attack (what the jobs
-of .ci/attack have printed into bench/results/attack.jsonl) and certificates (of bench/certificates.py). Links in a page
-are relative to it.
+of .ci/attack have printed into bench/results/attack.jsonl) and certificates (of bench/certificates.py); schedules and
+costs (of bench/schedules.py and bench/cost.py). Links in a page are relative to it.
 """
 
 import argparse
@@ -71,6 +71,8 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
         "constraints": measured("constraints", result_tables.constraints_table),
         "law": lambda: result_tables.law_table(results),
         "attack": lambda: result_tables.attack_table(results),
+        "schedules": lambda: result_tables.schedules_table(results),
+        "costs": lambda: result_tables.costs_table(results),
         "certificates": lambda: result_tables.certificates_table(results),
     }
 

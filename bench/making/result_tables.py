@@ -291,3 +291,41 @@ def certificates_table(results: Path) -> str:
             f"{row['distance']:.3f} | {control} |"
         )
     return "\n".join(lines)
+
+
+def schedules_table(results: Path) -> str:
+    """`schedule` beside other methods, from schedules_*.json: a line per method, a column per kind of instances."""
+    reports = [json.loads(path.read_text()) for path in sorted(results.glob("schedules_*.json"))]
+    if not reports:
+        return "Not measured yet."
+    rows = [row for report in reports for row in report["rows"]]
+    kinds = list(dict.fromkeys((row["instances"], row["seconds"]) for row in rows))
+    ways = list(dict.fromkeys(row["way"] for row in rows))
+    cells = {(row["way"], row["instances"], row["seconds"]): row for row in rows}
+    lines = [
+        (
+            way,
+            *(
+                "{mean:.2f} ± {error:.2f}".format(**cells[(way, *kind)]) if (way, *kind) in cells else "-"
+                for kind in kinds
+            ),
+        )
+        for way in ways
+    ]
+    header = ("method", *(f"{name}, {seconds:g} s" for name, seconds in kinds))
+    about = ", ".join(f"{name} {value}" for name, value in reports[0]["machine"].items())
+    return "\n".join([*markdown_table(header, lines), "", f"Measured on: {about}."])
+
+
+def costs_table(results: Path) -> str:
+    """Orders learned from a cost beside known methods, from cost_flowshop.json: a line per way, a column per size."""
+    file = results / "cost_flowshop.json"
+    if not file.exists():
+        return "Not measured yet."
+    report = json.loads(file.read_text())
+    sizes = list(dict.fromkeys(row["instances"] for row in report["rows"]))
+    ways = list(dict.fromkeys(row["way"] for row in report["rows"]))
+    cells = {(row["way"], row["instances"]): str(row["value"]) for row in report["rows"]}
+    lines = [(way, *(cells.get((way, size), "-") for size in sizes)) for way in ways]
+    about = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
+    return "\n".join([*markdown_table(("way", *sizes), lines), "", f"Measured on: {about}."])
