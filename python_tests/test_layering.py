@@ -20,6 +20,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "roof": (
         "distributions",
         "methods",
+        "hub",
         "pretrained",
         "tables",
         "ranking",
@@ -44,6 +45,7 @@ LIBRARIES = {
     "matplotlib": {"show", "cli"},
     "torchvision": {"tasks"},
     "fast_tsp": {"tasks"},
+    "huggingface_hub": {"hub"},
     "safetensors": {"model_folder", "training"},
     "tyro": {"cli", "methods"},
     "pandas": {"tables"},

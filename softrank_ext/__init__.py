@@ -13,7 +13,7 @@ from softrank_ext.evaluation import evaluate  # noqa: E402
 from softrank_ext.likelihood import LikelihoodEstimate, log_likelihood  # noqa: E402
 from softrank_ext.model import PRESETS, DataFacts, SoftRankConfig, SoftRankModel, register_model  # noqa: E402
 from softrank_ext.ops import decode_chamber, pick, reflect  # noqa: E402
-from softrank_ext.pretrained import from_pretrained, list_pretrained  # noqa: E402
+from softrank_ext.pretrained import from_pretrained, list_pretrained, push_to_hub  # noqa: E402
 from softrank_ext.processes import Bridge, Riffle  # noqa: E402
 from softrank_ext.ranking import Quota, Ranker  # noqa: E402
 from softrank_ext.sampling import Drawing, Improved, IncrementalDecoder, Samples, Search, improve, sample  # noqa: E402
@@ -61,6 +61,7 @@ __all__ = [
     "pairwise",
     "permutations",
     "pick",
+    "push_to_hub",
     "rank_interval",
     "reflect",
     "register_model",

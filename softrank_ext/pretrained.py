@@ -1,4 +1,4 @@
-"""Models by name: those that come with the package, in its folder `weights`, and any other by its folder."""
+"""Models by name: those that come with the package, in its folder `weights`, any other by its folder, or on the hub."""
 
 import json
 from collections.abc import Iterable
@@ -49,12 +49,17 @@ class PretrainedModels(tuple[PretrainedModel, ...]):
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def list_pretrained() -> PretrainedModels:
+def list_pretrained(author: str | None = None) -> PretrainedModels:
     """The models that come with the package: their names for `from_pretrained`, purposes and items, as a table.
 
-    It is a tuple of `PretrainedModel(name, purpose, items)`.
+    It is a tuple of `PretrainedModel(name, purpose, items)`. author: those of this author on the Hugging Face hub
+    instead; needs a network, and `pip install "softrank_ext[hub]"`.
     """
     unknown = ("not described", "not described")
+    if author is not None:
+        from softrank_ext import hub
+
+        return PretrainedModels(PretrainedModel(model.name, *unknown) for model in hub.list_models(author))
     return PretrainedModels(PretrainedModel(name, *_ABOUT.get(name, unknown)) for name in bundled_names())
 
 
@@ -81,21 +86,60 @@ def bundled_names() -> list[str]:
     return sorted(path.parent.name for path in BUNDLED.glob(f"*/{model_folder.CONFIG_FILE}"))
 
 
-def folder_of(name_or_folder: str | Path) -> Path:
-    """The folder of a saved or bundled model; a folder goes before a bundled model of its name."""
+def folder_of(name_or_folder: str | Path, *, revision: str | None = None) -> Path:
+    """The folder of a saved or bundled model, or of one that is fetched from the hub, by name.
+
+    A folder goes before a bundled model of its name. revision: of a model of the hub.
+    """
     folder = Path(name_or_folder)
     if folder.is_dir():
         return folder
     if str(name_or_folder) in bundled_names():
         return BUNDLED / name_or_folder
+    from softrank_ext import hub
+
+    if isinstance(name_or_folder, str) and hub.is_repository(name_or_folder) and not folder.parent.is_dir():
+        return hub.fetch(name_or_folder, revision=revision)
     names = ", ".join(bundled_names()) or "none"
-    raise FileNotFoundError(f"{name_or_folder} is neither a folder nor a bundled model (bundled: {names})")
+    raise FileNotFoundError(
+        f"{name_or_folder} is neither a folder nor a bundled model (bundled: {names}), nor user/name of the hub"
+    )
 
 
-def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> OrderModel:
-    """Read a model of any type, bundled (by name, see `list_pretrained`) or saved (by folder), in eval mode.
+def from_pretrained(
+    name_or_folder: str | Path, *, embedder: nn.Module | None = None, revision: str | None = None
+) -> OrderModel:
+    """Read a model of any type in eval mode: bundled (by name, see `list_pretrained`), saved (by folder), on the hub.
 
     It is on the CPU and in the dtype that it was saved in. A folder goes before a bundled model of its name. embedder:
     the module for a model that was saved with an embedder of the user's own; its weights are read as well.
+    "user/name" is fetched from the Hugging Face hub and kept (`pip install "softrank_ext[hub]"`), unless there is a
+    folder `user` here. revision: its branch, tag or commit.
     """
-    return model_folder.load_model(folder_of(name_or_folder), embedder=embedder)
+    return model_folder.load_model(folder_of(name_or_folder, revision=revision), embedder=embedder)
+
+
+# Of bundled models: the data that they learned from, by its name on the hub.
+_DATASETS = {"sorting": ("ylecun/mnist",), "jigsaw-3x3": ("uoft-cs/cifar10",), "jigsaw-4x4": ("uoft-cs/cifar10",)}
+
+
+def push_to_hub(
+    model: OrderModel | str | Path, repository: str, *, private: bool | None = None, token: str | None = None
+) -> str:
+    """Push a model, or a saved or bundled one by folder or name, to "user/name" on the Hugging Face hub.
+
+    A saved model is pushed as it is, with its card; a bundled one also with its metrics, data and licence as metadata.
+    `hub.push_to_hub` has all options. Returns the commit's address.
+    """
+    from softrank_ext import hub
+
+    if isinstance(model, OrderModel):
+        return hub.push_to_hub(model, repository, private=private, token=token)
+    folder = folder_of(model)
+    if folder.parent != BUNDLED:
+        return hub.push_to_hub(folder, repository, private=private, token=token)
+    metrics = hub.metrics_of_card((folder / "README.md").read_text(encoding="utf-8"))
+    datasets = _DATASETS.get(folder.name, ())
+    return hub.push_to_hub(
+        folder, repository, metrics=metrics, datasets=datasets, license="mit", private=private, token=token
+    )

@@ -326,6 +326,12 @@ class SoftRankModel(OrderModel):
 
         model_folder.save_pretrained(self, folder)
 
+    def push_to_hub(self, repository: str, *, private: bool | None = None, token: str | None = None) -> str:
+        """Push the model and a card to "user/name" on the Hugging Face hub: `softrank_ext.push_to_hub`."""
+        from softrank_ext.pretrained import push_to_hub
+
+        return push_to_hub(self, repository, private=private, token=token)
+
     @staticmethod
     def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> "SoftRankModel":
         """Read a saved or bundled model, in eval mode: `softrank_ext.from_pretrained`."""
