@@ -104,14 +104,14 @@ def measured(name: str, size: int, rate: float) -> list[report.Row]:
         optimizers.step(1)
 
     update()  # gradients and the optimizer's state exist from here on
-    seconds = {"data": timed(partial(batch_of, name, size), repeats=5, seconds=2).median}
+    seconds = {"data": timed(partial(batch_of, name, size), repeats=5, seconds=2).best}
     work = {"data": 0}
     for part, call in parts_of(model, batch).items():
-        seconds[part] = timed(partial(forward_and_back, call), repeats=7, seconds=4).median
+        seconds[part] = timed(partial(forward_and_back, call), repeats=7, seconds=4).best
         work[part] = 3 * operations(call)
-    seconds["optimizer"] = timed(partial(optimizers.step, 1), repeats=7, seconds=3).median
+    seconds["optimizer"] = timed(partial(optimizers.step, 1), repeats=7, seconds=3).best
     work["optimizer"] = operations(partial(optimizers.step, 1))
-    whole = timed(update, repeats=7, seconds=8).median
+    whole = timed(update, repeats=7, seconds=8).best
     inside = sum(seconds[part] for part in ("reader", "encoder", "decoder", "optimizer"))
     seconds["loss"], work["loss"] = max(whole - inside, 0.0), 0
     items = size * batch.order.shape[1]

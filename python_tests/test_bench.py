@@ -147,6 +147,15 @@ def test_improve_benchmark_runs(tmp_path):
     assert len(gaps) == 8 and all(gap > -1e-3 for gap in gaps.values())
     assert gaps["improve with local search"] <= gaps["improve by uniform draws"]
 
+    run = _run_script(
+        "improve.py", "--file", str(tmp_path / "tsp12.txt"), "--count", "3", "--draws", "18", "--threads", "1",
+        "--parts", "--output", str(tmp_path / "parts.json"),
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    rows = {row["drawn again"]: row for row in json.loads((tmp_path / "parts.json").read_text())["parts"]}
+    assert float(rows["the tail"]["gap"].split()[0]) > -1e-3
+    assert "trained" in rows["points near each other"].get("why", "trained")
+
 
 def test_runtime_benchmark_runs(tmp_path):
     picture, models = tmp_path / "runtime.png", tmp_path / "models"

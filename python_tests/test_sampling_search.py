@@ -9,7 +9,7 @@ from softrank_ext.choices import Draw
 from softrank_ext.constraints import ConstraintSettings
 from softrank_ext.processes import Bridge
 from softrank_ext.sampling.reverse import Call
-from softrank_ext.sampling.search import POOL, Instances, SearchRows
+from softrank_ext.sampling.search import Instances, SearchRows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,7 +36,7 @@ def rows(make_model):
 
 
 def test_the_pool_is_ascending_and_different(rows):
-    assert rows.pool.shape[1] == POOL
+    assert rows.pool.shape[1] == 8
     for costs, orders in zip(rows.pool_cost, rows.pool, strict=True):
         finite = costs[costs.isfinite()]
         assert torch.equal(finite, finite.unique())

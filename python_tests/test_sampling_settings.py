@@ -19,6 +19,7 @@ def test_what_is_taken():
         (lambda: Search(accept="worse"), r'accept must be "better" or Annealed\(...\), got \'worse\''),
         (lambda: Search(polish=3), r"polish must be a function polish\(items, order\) -> order, got int"),
         (lambda: Search(fresh=1.5), "fresh must be from 0 to 1, got 1.5"),
+        (lambda: Search(pool=0), "pool must be an integer of at least 1, got 0"),
         (lambda: Annealed(start=-1), "start must be at least 0 and finite, got -1"),
         (lambda: Annealed(decay=0), "decay must be above 0 and at most 1, got 0"),
         (lambda: Drawing(Beam(2)), "decode must be a draw or greedy here"),
@@ -28,3 +29,8 @@ def test_what_is_taken():
 def test_what_is_refused(make, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_long_orders_have_a_small_pool():
+    assert [Search().pool_size(N) for N in (1, 6, 20, 32, 50, 100, 1000)] == [8, 8, 8, 5, 3, 3, 3]
+    assert Search(pool=11).pool_size(50) == 11

@@ -16,7 +16,6 @@ from softrank_ext.sampling.parts import Part, Present, Rebuilding, Tail, chosen
 from softrank_ext.sampling.reverse import Call, Rows, reverse
 from softrank_ext.sampling.settings import Annealed, Drawing, Search
 
-POOL = 8  # orders that a search remembers
 _ALL_ROWS = 2**62  # the sample number of what is drawn once for all rows
 _MEMORY = 0.95  # of what fresh and rebuilt draws paid, so much outlasts a round
 _EQUAL = 1e-9  # costs that differ by less, relatively, are taken for those of one order
@@ -95,7 +94,8 @@ class SearchRows:
         is_repeated[:, 1:] = _is_equal(costs[:, 1:], costs[:, :-1])
         costs, ascending = costs.masked_fill(is_repeated, torch.inf).sort(dim=1, stable=True)
         orders = orders.gather(1, ascending[..., None].expand_as(orders))
-        self.pool, self.pool_cost = orders[:, :POOL].contiguous(), costs[:, :POOL].contiguous()
+        size = self.search.pool_size(orders.shape[2])
+        self.pool, self.pool_cost = orders[:, :size].contiguous(), costs[:, :size].contiguous()
         self.history = [self._lowest()]
         every = torch.ones_like(self.best_order, dtype=torch.bool)
         self.rounds = [RoundDraw(self.best_order, every, self.best_cost, self.best_order)]

@@ -37,13 +37,16 @@ class Search:
     each round takes one at random. None for what the model can do: stretches of a tour, tails of other orders, or any
     stretch of these too if the model was trained for it. accept: "better", or `Annealed(...)`.
     polish: a function from (items, order) to orders that cost no more, as a local search; it is applied to every draw.
-    fresh: share of fresh draws, kept at that; None lets it follow what has lately paid.
+    fresh: share of fresh draws, kept at that; None lets it follow what has lately paid. pool: how many good orders a
+    search remembers and goes on from: more are more ways to go, with fewer draws for each. None for 160 over the number
+    of items, from 3 to 8: long orders take many draws to get right, short ones are soon stuck.
     """
 
     rebuild: Rebuilding | tuple[Rebuilding, ...] | None = None
     accept: Literal["better"] | Annealed = "better"
     polish: Polish | None = None
     fresh: float | None = None
+    pool: int | None = None
 
     def __post_init__(self) -> None:
         kinds = self.rebuild if isinstance(self.rebuild, tuple) else (self.rebuild,)
@@ -57,6 +60,12 @@ class Search:
             raise TypeError(f"polish must be a function polish(items, order) -> order, got {described(self.polish)}")
         if self.fresh is not None:
             check_number("fresh", self.fresh, "from 0 to 1", 0 <= self.fresh <= 1)
+        if self.pool is not None:
+            check_integer("pool", self.pool, 1)
+
+    def pool_size(self, N: int) -> int:
+        """How many good orders of N items are remembered."""
+        return max(3, min(8, 160 // max(N, 1))) if self.pool is None else self.pool
 
 
 @dataclass(frozen=True)
