@@ -17,12 +17,12 @@ from softrank_ext.cli.main import main
 def test_wrong_config_files_are_told(ballots, text, message, capsys):
     if text is not None:
         (ballots / "a.yaml").write_text(text)
-    assert main(["train", "preferences", "--config", "a.yaml"]) == 1
+    assert main(["train", "preferences", "--config", "a.yaml"]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_config_file_needs_a_name_and_known_options(ballots, capsys):
-    assert main(["train", "preferences", "--config"]) == 1
+    assert main(["train", "preferences", "--config"]) == 2
     assert "--config needs the name of a YAML file" in capsys.readouterr().err
     (ballots / "a.yaml").write_text("learning_rat: 1\ntask: {file: ballots.soc}\n")
     with pytest.raises(SystemExit):
@@ -49,6 +49,6 @@ def test_aliases_and_files_of_any_size_are_refused(tmp_path):
     path.write_text("a: " + "x" * 2**20)
     with pytest.raises(ValueError, match="must be a file of options, of at most 1048576 bytes, got more"):
         with_config_file(["--config", str(path)])
-    path.write_text("[" * 10_000)
-    with pytest.raises(ValueError, match="is not valid YAML"):
+    path.write_text("[" * 1_000_000)  # not the seconds or hours of a parser that takes it all in
+    with pytest.raises(ValueError, match="must hold options in at most 20 levels, got more"):
         with_config_file(["--config", str(path)])

@@ -92,7 +92,7 @@ def test_without_matplotlib_it_says_how_to_get_pictures(weights, tmp_path, monke
     ],
 )
 def test_what_cannot_be_shown_is_refused(words, message, weights, tmp_path, capsys):
-    assert main(["demo", *words, "--weights", str(weights), "--output", str(tmp_path / "out")]) == 1
+    assert main(["demo", *words, "--weights", str(weights), "--output", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

@@ -91,7 +91,7 @@ def test_the_engine_does_not_change_a_row(tours):
     ],
 )
 def test_says_what_is_wrong(tours, options, message, capsys):
-    assert main([*EVALUATE, *options]) == 1
+    assert main([*EVALUATE, *options]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -48,7 +48,10 @@ def test_a_byte_order_mark_is_no_header(tmp_path, header):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1,2\n3\n", r"a\.csv, line 2 must have 2 numbers, got 3"),
+        ("1,2\n3\n", r"a\.csv, line 2 must have 2 numbers, got 1: '3'"),
+        ("1,2\n\n3,nan\n", r"a\.csv, line 3, column 2 must be a number, got 'nan'"),
+        ("1,1e999\n", r"a\.csv, line 1, column 2 must be a number, got '1e999'"),
+        ('1,2\n"3,4\n', r"a\.csv is not a CSV file: unexpected end of data"),
         ("x,y\n1,2\n3,b\n", r"a\.csv, line 3, column 2 must be a number, got 'b'"),
         ("1,\n3,4\n", r"a\.csv, line 1, column 2 must be a number, got ''"),
         ("x,2\n3,4\n", r"a\.csv, line 1, column 1 must be a number, got 'x'"),

@@ -88,7 +88,7 @@ def test_rules(folder, capsys):
     ],
 )  # fmt: skip
 def test_says_what_is_wrong(folder, options, message, capsys):
-    assert main([*COMMAND, *options]) == 1
+    assert main([*COMMAND, *options]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -98,7 +98,7 @@ def test_a_process_that_a_model_has_not_is_told(folder, capsys):
     embedder = {"kind": "linear", "features": 2}
     config = SoftRankConfig(16, 24, 2, 1, 0, head="gpl", embedder=embedder, process=Riffle((0, 2, 7)))
     SoftRankModel(config).save_pretrained("model")
-    assert main([*COMMAND, "--process.noise-scale", "0.1"]) == 1
+    assert main([*COMMAND, "--process.noise-scale", "0.1"]) == 2
     assert "--process.noise-scale cannot change the process of this model: Riffle(" in capsys.readouterr().err
     assert main([*COMMAND, "--steps", "2"]) == 0
 
@@ -134,7 +134,7 @@ def test_orders_of_a_bundled_name_or_a_run(folder):
 
 def test_missing_models_and_unknown_endings_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["sample", "nowhere", "a.npz", "a.csv"]) == 1
+    assert main(["sample", "nowhere", "a.npz", "a.csv"]) == 2
     assert "nowhere is neither a folder nor a bundled model" in capsys.readouterr().err
-    assert main(["sample", "nowhere", "a.npz", "a.txt"]) == 1
+    assert main(["sample", "nowhere", "a.npz", "a.txt"]) == 2
     assert "orders are written to a file ending in .csv, .json, .npz, got a.txt" in capsys.readouterr().err

@@ -37,19 +37,19 @@ def test_options_and_a_file_become_a_run(ballots):
 def test_an_existing_run_asks_for_a_choice(ballots, capfd):
     assert main(QUICK) == 0
     capfd.readouterr()
-    assert main(QUICK) == 1
+    assert main(QUICK) == 2
     told = capfd.readouterr().err
     assert "run already holds a run: resume=True (--resume)" in told and "(--restart)" in told
-    assert main([*QUICK, "--batch-size", "6", "--resume"]) == 1
+    assert main([*QUICK, "--batch-size", "6", "--resume"]) == 2
     assert "has batch_size = 4 (config), got 6" in capfd.readouterr().err
     for way in ("--resume", "--auto-resume"):
         assert main([*QUICK, way]) == 0
         assert capfd.readouterr().err == "the run in run is finished: nothing to do\n"
     assert main([*QUICK, "--batch-size", "6", "--restart"]) == 0
     assert json.loads((ballots / "run" / "run.json").read_text())["config"]["batch_size"] == 6
-    assert main([*QUICK, "--resume", "--restart"]) == 1
+    assert main([*QUICK, "--resume", "--restart"]) == 2
     assert "--resume, --auto-resume and --restart exclude each other, got more than one" in capfd.readouterr().err
-    assert main([*QUICK, "--output", "other", "--resume"]) == 1
+    assert main([*QUICK, "--output", "other", "--resume"]) == 2
     assert "there is no run to resume in other" in capfd.readouterr().err
     assert main([*QUICK, "--output", "other", "--auto-resume"]) == 0
 
@@ -60,7 +60,7 @@ def test_a_run_may_start_from_another_s_weights(ballots, capfd):
     assert main([*started, "--model.process.noise-scale", "0.1"]) == 0
     again, before = (SoftRankModel.from_pretrained(ballots / run / "last") for run in ("again", "run"))
     assert torch.equal(again.start, before.start) and again.config.process.noise_scale == 0.1
-    assert main([*started, "--model.d-model", "32", "--output", "third"]) == 1
+    assert main([*started, "--model.d-model", "32", "--output", "third"]) == 2
     assert "the model in run is another" in capfd.readouterr().err
     assert main([*QUICK, "--output", "again", "--start-from", "nowhere", "--learning-rate", "0", "--auto-resume",
                  "--model.process.noise-scale", "0.1"]) == 0  # fmt: skip
@@ -102,11 +102,11 @@ def test_an_interrupted_run_says_how_to_go_on(ballots, capfd, monkeypatch):
 
 
 def test_options_of_an_objective_need_its_name(ballots, capfd):
-    assert main([*QUICK, "--self-label.draws", "4"]) == 1
+    assert main([*QUICK, "--self-label.draws", "4"]) == 2
     assert "--self-label.* is for --objective self-label, got --objective likelihood" in capfd.readouterr().err
-    assert main([*QUICK, "--objective", "self-label", "--self-label.draws", "4"]) == 1
+    assert main([*QUICK, "--objective", "self-label", "--self-label.draws", "4"]) == 2
     assert "SelfLabel needs a task with a cost, and the task preferences has none" in capfd.readouterr().err
-    assert main([*QUICK, "--objective", "preference", "--preference.law", "plackett-luce"]) == 1
+    assert main([*QUICK, "--objective", "preference", "--preference.law", "plackett-luce"]) == 2
     assert "Preference needs a task with a cost" in capfd.readouterr().err
 
 
@@ -118,7 +118,7 @@ def test_train_on_jobs_without_right_orders(ballots, capfd):
     assert record["config"]["objective"] == {"kind": "self-label", "draws": 3, "temperature": 1.0, "polish": 0}
     assert "held out: cost" in capfd.readouterr().err
     other = [*words, "--objective", "reinforce", "--reinforce.entropy", "0.1", "--restart"]
-    assert main(other) == 1  # the options of another objective stand there
+    assert main(other) == 2  # the options of another objective stand there
     assert main([*other, "--self-label.draws", "32"]) == 0  # as if they were not given
     record = json.loads((ballots / "run" / "run.json").read_text())
     assert record["config"]["objective"] == {"kind": "reinforce", "draws": 16, "entropy": 0.1}

@@ -29,5 +29,5 @@ def test_walk_writes_a_picture_and_prints_both_orders(capsys, tmp_path):
 )
 def test_walk_says_what_is_wrong(arguments, message, capsys):
     pytest.importorskip("matplotlib")
-    assert main(["walk", *arguments]) == 1
+    assert main(["walk", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -141,16 +141,22 @@ def test_models_read_the_items(write):
     ("name", "text", "message"),
     [
         ("a.toc", "", r"a file of ballots must end in .soc, .soi, .csv, got a.toc"),
-        ("a.soc", SOC.replace("2,3,1", "2,3"), "a .soc ballot must name all 3 items, one names 2"),
+        ("a.soc", SOC.replace("2,3,1", "2,3"), "line [0-9]+: a .soc ballot must name all 3 items, this one names 2"),
         ("a.soi", SOC.replace("2,3,1", "2,2"), "a ballot names an item twice: Pear, Pear"),
         ("a.soi", SOC.replace("2,3,1", "{2,3},1"), "has ties; .soc and .soi files hold strict orders"),
-        ("a.soi", SOC.replace("2,3,1", "2,4"), r"items are numbered 1 to 3, a ballot has \[2, 4\]"),
+        ("a.soi", SOC.replace("2,3,1", "2,4"), r"line \d+: items are numbered 1 to 3, the ballot has \[2, 4\]"),
         ("a.soi", SOC.replace("5: 2", "0: 2"), "a ballot's count must be at least 1, got 0"),
-        ("a.soi", SOC.replace("2,3,1", "two"), "is not a PrefLib file of strict orders: invalid literal"),
+        ("a.soi", SOC.replace("2,3,1", "two"), "line [0-9]+ must be a count and item numbers, got '5: two'"),
         ("a.soi", "hello", "is not a PrefLib file of strict orders"),
         ("a.csv", "", "has no ballots"),
-        ("a.csv", "count\nmany,a,b", r"the first column must be a count, got \['many'\]"),
-        ("a.csv", "a,,b", "empty cells may stand at the end of a ballot only"),
+        ("a.csv", "count\nmany,a,b", "line 2, column 1 must be a count, got 'many'"),
+        ("a.csv", "count,a\n\n3,\n", "line 3 must name at least one item, got a count alone"),
+        (
+            "a.soi",
+            SOC.replace("ALTERNATIVES: 3", "ALTERNATIVES: 999999999"),
+            "NUMBER ALTERNATIVES must be that of the names, 3, got 999999999",
+        ),
+        ("a.csv", "a,,b", "line 1, column 2: empty cells may stand at the end of a ballot only"),
     ],
 )
 def test_broken_files_are_refused(write, name, text, message):

@@ -296,7 +296,8 @@ def _fitted(
     """The value with leading dimensions `leading` in front of its own `sizes`, of which it may have only the first."""
     allowed = (dtypes,) if isinstance(dtypes, torch.dtype) else dtypes
     given = value.ndim - len(sizes) if isinstance(value, Tensor) else -1
-    is_right = 0 <= given <= len(leading) and has_shape(value, (*leading[:given], *sizes))
+    is_dense = isinstance(value, Tensor) and value.layout == torch.strided
+    is_right = is_dense and 0 <= given <= len(leading) and has_shape(value, (*leading[:given], *sizes))
     if not is_right or (allowed is not None and value.dtype not in allowed):
         wanted = (*leading, *sizes)
         shape = ", ".join(map(str, wanted)) + ("," if len(wanted) == 1 else "")

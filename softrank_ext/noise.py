@@ -21,6 +21,8 @@ RESAMPLE_STREAM = 4  # which of weighted draws are kept
 GUIDANCE_STREAM = 5  # which Gaussian a guided bridge step is drawn from
 SEARCH_STREAM = 6  # which part of an order is drawn again, and whether the result is taken
 
+MOST_NUMBERS = 2**29  # that one call may draw
+
 
 def uniform(
     seed: int, samples: Tensor, step: int, count: int, *, stream: int = 0, dtype: torch.dtype = torch.float32
@@ -49,6 +51,8 @@ def _check(seed: int, samples: Tensor, step: int, count: int, stream: int, dtype
     check_seed(seed)
     for name, value, most in (("step", step, 2**24 - 1), ("stream", stream, 255), ("count", count, 2**31 - 1)):
         check_integer(name, value, 0, most)
+    if len(samples) * count > MOST_NUMBERS:
+        raise ValueError(f"samples times count must be at most {MOST_NUMBERS}, got {len(samples)} times {count}")
     if dtype not in FLOAT_DTYPES:
         raise ValueError(f"dtype must be float32 or float64, got {dtype_name(dtype)}")
 

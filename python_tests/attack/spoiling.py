@@ -103,9 +103,11 @@ def _spoiled_tensor(value: Tensor, chance: random.Random, meta: bool) -> Any:
 def described(value: Any) -> str:
     """A value, short."""
     if isinstance(value, Tensor):
-        numbers = f" {value.flatten().tolist()}" if 0 < value.numel() <= 6 and value.device.type == "cpu" else ""
-        is_strided = "" if value.is_contiguous() else f" {value.layout}"
-        return f"<{tuple(value.shape)} {str(value.dtype)[6:]} {value.device}{is_strided}{numbers}>"
+        is_plain = value.layout == torch.strided
+        is_short = is_plain and 0 < value.numel() <= 6 and value.device.type == "cpu"
+        numbers = f" {value.flatten().tolist()}" if is_short else ""
+        layout = "" if is_plain and value.is_contiguous() else f" strides {value.stride()}" if is_plain else " sparse"
+        return f"<{tuple(value.shape)} {str(value.dtype)[6:]} {value.device}{layout}{numbers}>"
     if isinstance(value, list | tuple):
         inside = ", ".join(map(described, value[:4])) + (", ..." if len(value) > 4 else "")
         return f"{type(value).__name__}({inside})"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 2**20
+MOST_DEPTH = 20  # of options inside options
 
 
 def with_config_file(words: Sequence[str]) -> list[str]:
@@ -28,7 +29,7 @@ def with_config_file(words: Sequence[str]) -> list[str]:
 
 
 def _read_yaml(path: Path) -> Any:
-    """What a YAML file holds; raises ValueError for more than MOST_BYTES, and for aliases: few can stand for a lot."""
+    """What a YAML file holds; raises ValueError for more than MOST_BYTES."""
     import yaml
 
     with open(path, "rb") as file:
@@ -37,11 +38,26 @@ def _read_yaml(path: Path) -> Any:
         raise ValueError(f"{path} must be a file of options, of at most {MOST_BYTES} bytes, got more")
     try:
         text = data.decode("utf-8-sig")
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
-            raise ValueError(f"{path} must hold options as they are, got an alias (*name)")
+        _check_tokens(path, text)
         return yaml.safe_load(text) or {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
+
+
+def _check_tokens(path: Path, text: str) -> None:
+    """Raise ValueError for aliases, of which few can stand for a lot, and for more than MOST_DEPTH levels."""
+    import yaml
+
+    begins = (yaml.BlockMappingStartToken, yaml.BlockSequenceStartToken, yaml.FlowMappingStartToken,
+              yaml.FlowSequenceStartToken)  # fmt: skip
+    depth = 0
+    for token in yaml.scan(text):
+        if isinstance(token, yaml.AliasToken):
+            raise ValueError(f"{path} must hold options as they are, got an alias (*name)")
+        depth += isinstance(token, begins)
+        depth -= isinstance(token, (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken))
+        if depth > MOST_DEPTH:
+            raise ValueError(f"{path} must hold options in at most {MOST_DEPTH} levels, got more")
 
 
 def _options_of(options: Mapping[str, Any], prefix: str) -> list[str]:

@@ -76,7 +76,7 @@ def _read_array(archive: zipfile.ZipFile, name: str) -> Tensor:
         read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, is_fortran, dtype = read_header(file)
         size = math.prod(shape) * dtype.itemsize
-        if dtype.hasobject or size != entry.file_size - file.tell():
+        if min(shape, default=0) < 0 or dtype.hasobject or size != entry.file_size - file.tell():
             raise ValueError(f"{name} must have the {size} bytes of its header, got {entry.file_size - file.tell()}")
         array = np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if is_fortran else "C")
     return torch.from_numpy(array.copy())
@@ -85,7 +85,8 @@ def _read_array(archive: zipfile.ZipFile, name: str) -> Tensor:
 def _read_csv(path: Path) -> ItemFile:
     with open(path, newline="", encoding="utf-8-sig") as file:
         try:
-            lines = [(number, line) for number, line in enumerate(csv.reader(file), 1) if any(map(str.strip, line))]
+            reader = csv.reader(file, strict=True)
+            lines = [(reader.line_num, line) for line in reader if any(map(str.strip, line))]
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not a CSV file: {error}") from error
     # A line of names has a text in every column and no number.
@@ -96,11 +97,12 @@ def _read_csv(path: Path) -> ItemFile:
     rows = []
     for number, line in lines:
         if len(line) != len(lines[0][1]):
-            raise ValueError(f"{path}, line {number} must have {len(lines[0][1])} numbers, got {','.join(line)}")
+            wanted = len(lines[0][1])
+            raise ValueError(f"{path}, line {number} must have {wanted} numbers, got {len(line)}: {','.join(line)!r}")
         row = [_number_of(word) for word in line]
-        if None in row:
-            column = row.index(None)
-            raise ValueError(f"{path}, line {number}, column {column + 1} must be a number, got {line[column]!r}")
+        for column, (value, word) in enumerate(zip(row, line, strict=True), 1):
+            if value is None or not math.isfinite(value):
+                raise ValueError(f"{path}, line {number}, column {column} must be a number, got {word!r}")
         rows.append(row)
     return ItemFile(torch.tensor(rows)[None], None, None)
 

@@ -50,7 +50,7 @@ FAILED, MISUSED, INTERRUPTED = 1, 2, 130  # exit codes beside 0; tyro ends with 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; returns the exit code: 2 for options or files that do not fit, 1 for what failed otherwise."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["--version"]:
         print(f"softrank_ext {__version__}")
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code
     except (ValueError, TypeError, ImportError, OSError, FloatingPointError) as error:
         print(f"softrank: error: {error}", file=sys.stderr)
-        return FAILED
+        return MISUSED if isinstance(error, ValueError | TypeError | FileNotFoundError) else FAILED
     except KeyboardInterrupt:
         print("softrank: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -7,13 +7,21 @@ import torch
 from torch import Tensor
 
 from softrank_ext._libraries import compiled_module, uses_reference
-from softrank_ext.checks import ANY_FLOAT, check_integer, check_not_negative, check_positive, check_seed, check_tensor
+from softrank_ext.checks import (
+    ANY_FLOAT,
+    check_integer,
+    check_not_negative,
+    check_positive,
+    check_seed,
+    check_tensor,
+    described,
+)
 from softrank_ext.constraints import Constraining, Rules, rules_of
 from softrank_ext.costs.form import Cost, costs_of
 from softrank_ext.costs.moves import search_in_batches
 from softrank_ext.costs.problems import LinearOrdering, Makespan, Problem, TotalFlowTime, WeightedTardiness
-from softrank_ext.costs.tours import MatrixTourLength, check_sizes
-from softrank_ext.permutations import check_order
+from softrank_ext.costs.tours import MatrixTourLength, TourLength, check_sizes
+from softrank_ext.permutations import check_order, check_range
 
 
 def neh(times: Tensor, cost: Cost | None = None, *, constraints: Constraining = None) -> Tensor:
@@ -35,6 +43,7 @@ def atc(jobs: Tensor, lookahead: float = 2.0, *, constraints: Constraining = Non
     orders keep, `Constraints(before=...)`: only jobs whose predecessors are done may come next.
     """
     check_tensor("jobs", jobs, ("B", "N", 3), ANY_FLOAT)
+    check_sizes("jobs", jobs)
     check_positive("lookahead", lookahead)
     length, weight, due = jobs.double().unbind(2)  # (B, N) each
     length, weight = (value.clamp(min=torch.finfo(value.dtype).tiny) for value in (length, weight))
@@ -64,6 +73,7 @@ def nearest_neighbour(points: Tensor, first: Tensor | None = None) -> Tensor:
     B, N, D = points.shape
     at = torch.zeros(B, dtype=torch.int64, device=points.device) if first is None else first
     check_tensor("first", at, (B,), torch.int64)
+    check_range("first", at, N)
     is_left = torch.ones(B, N, dtype=torch.bool, device=points.device)
     order = []
     for place in range(N):
@@ -82,10 +92,11 @@ def insert_in_turn(items: Tensor, order: Tensor, cost: Cost, *, constraints: Con
     `costs.problems`. constraints: pairs that the orders keep, `Constraints(before=...)`.
     """
     check_order(order)
+    _check_items(items, order, cost)
     before = _before_of(constraints, items)
     if isinstance(cost, Problem) and not uses_reference() and order.numel() > 0:
         built: np.ndarray = compiled_module().build_orders(
-            _checked_table(items, order, cost),
+            cost.table_of(items, order).cpu().numpy(),
             order.cpu().numpy(),
             cost.name,
             before=None if before is None else before.cpu().numpy(),
@@ -129,13 +140,14 @@ def iterated_greedy(
     check_integer("removed", removed, 1)
     check_positive("temperature", temperature)
     check_seed(seed)
+    _check_items(items, order, cost)
     before = _before_of(constraints, items)
     if before is not None and not bool(Rules(before, None, None).kept_by(order).all()):
         raise ValueError("order must keep the constraints to begin with")
     heat = temperature / 10 * _typical_step(items, order, cost)  # (B,)
     if isinstance(cost, Problem) and not uses_reference() and order.numel() > 0:
         found: np.ndarray = compiled_module().iterated_greedy(
-            _checked_table(items, order, cost),
+            cost.table_of(items, order).cpu().numpy(),
             order.cpu().numpy(),
             cost.name,
             rounds=-1 if rounds is None else rounds,
@@ -256,8 +268,9 @@ def _times(times: Tensor) -> Tensor:
     return check_tensor("times", times, ("B", "N", "M"), (*ANY_FLOAT, torch.int32, torch.int64))
 
 
-def _checked_table(items: Tensor, order: Tensor, cost: Problem) -> np.ndarray:
-    table = cost.table_of(items, order)
-    check_sizes("items", table)
-    array: np.ndarray = table.cpu().numpy()
-    return array
+def _check_items(items: Tensor, order: Tensor, cost: Cost) -> None:
+    """Raise ValueError unless the items are what a cost of this room takes, and finite; of other costs, tensors."""
+    if isinstance(cost, Problem | TourLength | MatrixTourLength):
+        check_sizes("items", cost.table_of(items, order))
+    elif not isinstance(items, Tensor) or items.shape[:2] != order.shape:
+        raise ValueError(f"items must be {(*order.shape, ...)} to fit order, got {described(items)}")

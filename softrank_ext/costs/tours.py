@@ -8,6 +8,7 @@ from torch import Tensor
 
 from softrank_ext.checks import ANY_FLOAT, check_bool, check_tensor
 from softrank_ext.metrics import matrix_tour_length, tour_length
+from softrank_ext.permutations import check_range
 
 MOST_SIZE = 1e100  # of coordinates and distances: its square is finite
 
@@ -29,6 +30,7 @@ class TourLength:
         points = self.table_of(items, order)
         if self.closed:
             return tour_length(points, order)
+        check_range("order", order, order.shape[-1])
         stops = points.gather(-2, order[..., None].expand(*order.shape, items.shape[-1]))  # (..., place, D)
         lengths: Tensor = stops.diff(dim=-2).norm(dim=-1)
         return lengths.sum(-1)
@@ -65,6 +67,7 @@ class MatrixTourLength:
         table = table.expand(*order.shape, table.shape[-1])
         if self.closed:
             return matrix_tour_length(table, order)
+        check_range("order", order, order.shape[-1])
         edges = order[..., :-1] * order.shape[-1] + order[..., 1:]  # (..., N - 1)
         return table.flatten(-2).gather(-1, edges).sum(-1)
 

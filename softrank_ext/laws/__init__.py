@@ -8,7 +8,7 @@ may follow, is exact: `log_prob_top`.
 
 from softrank_ext.laws.fitting import fit_plackett_luce
 from softrank_ext.laws.mallows import Mallows
-from softrank_ext.laws.orders import MAX_ENUMERATED, OrderDistribution, Permutation, Shape, permutation
+from softrank_ext.laws.orders import MAX_ENUMERATED, Finite, OrderDistribution, Permutation, Shape, permutation
 from softrank_ext.laws.plackett_luce import GeneralizedPlackettLuce, PlackettLuce, stagewise_log_probs
 from softrank_ext.laws.riffle import Riffle, rising_sequences
 from softrank_ext.laws.subsets import MAX_SUBSETS_OF
@@ -16,6 +16,7 @@ from softrank_ext.laws.subsets import MAX_SUBSETS_OF
 __all__ = [
     "MAX_ENUMERATED",
     "MAX_SUBSETS_OF",
+    "Finite",
     "GeneralizedPlackettLuce",
     "Mallows",
     "OrderDistribution",

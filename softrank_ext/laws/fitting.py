@@ -6,6 +6,8 @@ from torch import Tensor
 from softrank_ext.checks import check_integer, check_not_negative, check_tensor, described
 from softrank_ext.laws.plackett_luce import PlackettLuce, race_log_probs
 
+MOST_CELLS = 10**8  # rankings times items
+
 
 def fit_plackett_luce(
     order: Tensor,
@@ -65,7 +67,9 @@ def _checked_rankings(order: Tensor, known: Tensor | None, num_items: int | None
     check_tensor("order", order, ("R", "K"), torch.int64)
     if order.numel() == 0:
         raise ValueError(f"order must hold at least one ranking, got {described(order)}")
-    N = int(order.max()) + 1 if num_items is None else num_items
+    N = int(order.max()) + 1 if num_items is None else check_integer("num_items", num_items, 1)
+    if len(order) * N > MOST_CELLS:
+        raise ValueError(f"order must have at most {MOST_CELLS} rankings times items, got {len(order)} times {N}")
     if not -1 <= int(order.min()) <= int(order.max()) < N:
         raise ValueError(
             f"order must hold items from 0 to {N - 1}, or -1, got {int(order.min())} to {int(order.max())}"

@@ -47,11 +47,15 @@ permutation = Permutation()
 
 
 class Finite(Constraint):
-    """Finite numbers, of any shape."""
+    """Finite numbers; the last event_dim dimensions belong together. Unlike torch's own, for empty batches too."""
+
+    def __init__(self, event_dim: int) -> None:
+        self.event_dim = event_dim  # type: ignore[misc]
+        super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
-        """Which numbers qualify, bool of the shape of value."""
-        return value.isfinite()
+        """Which blocks of numbers qualify, bool of the leading shape of value."""
+        return value.isfinite().flatten(value.ndim - self.event_dim).all(-1)
 
 
 class OrderDistribution(Distribution):

@@ -5,7 +5,6 @@
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 
 from softrank_ext import ops
 from softrank_ext.checks import ANY_FLOAT, check_tensor, described
@@ -20,7 +19,7 @@ class PlackettLuce(OrderDistribution):
     scores: (..., N) float, finite at real items; a constant added to all scores changes nothing. mask: (..., N) bool.
     """
 
-    arg_constraints = {"scores": constraints.independent(Finite(), 1)}  # noqa: RUF012
+    arg_constraints = {"scores": Finite(1)}  # noqa: RUF012
 
     def __init__(self, scores: Tensor, mask: Tensor | None = None, validate_args: bool | None = None) -> None:
         _check_scores(scores, ("...", "N"))
@@ -60,7 +59,7 @@ class GeneralizedPlackettLuce(OrderDistribution):
     changes nothing. mask: (..., N) bool, real items; a row of n real items uses the scores of its first n places.
     """
 
-    arg_constraints = {"scores": constraints.independent(Finite(), 2)}  # noqa: RUF012
+    arg_constraints = {"scores": Finite(2)}  # noqa: RUF012
 
     def __init__(self, scores: Tensor, mask: Tensor | None = None, validate_args: bool | None = None) -> None:
         _check_scores(scores, ("...", "N", "N"))

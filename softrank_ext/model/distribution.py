@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from softrank_ext import ops
-from softrank_ext.laws import OrderDistribution, Shape
+from softrank_ext.laws import Finite, OrderDistribution, Shape
 
 if TYPE_CHECKING:
     from softrank_ext.model.model import SoftRankModel
@@ -23,7 +23,7 @@ class ModelDistribution(OrderDistribution):
     """
 
     arg_constraints = {  # noqa: RUF012
-        "embedded": constraints.independent(constraints.real, 2),
+        "embedded": Finite(2),
         "t": constraints.unit_interval,
     }
 

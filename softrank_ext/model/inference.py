@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from softrank_ext import ops
-from softrank_ext.checks import check_tensor, described
+from softrank_ext.checks import ANY_FLOAT, check_tensor
 from softrank_ext.choices import Beam, Decode, Draw, Engine, Greedy, decode_of
 from softrank_ext.constraints import Constraining, Rules, rules_of
 from softrank_ext.model.config import DECODER_HEADS
@@ -208,8 +208,8 @@ def checked_choices(
 ) -> ops.Choices:
     """The choices of `SoftRankModel.decode` as the ops take them; raises ValueError, saying what is wrong with them."""
     B, N, _ = embedded.shape
-    if uniform is not None and (uniform.shape != (B, N) or not uniform.is_floating_point()):
-        raise ValueError(f"uniform must be {(B, N)} float, got {described(uniform)}")
+    if uniform is not None:
+        check_tensor("uniform", uniform, (B, N), ANY_FLOAT)
     if decode is None:
         chosen: Decode = Greedy() if uniform is None and forced_order is None else Draw()
     else:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softrank_ext import ops
+from softrank_ext.checks import check_tensor, described
 from softrank_ext.choices import Decode, Engine
 from softrank_ext.constraints import Constraining, rules_of
 from softrank_ext.laws import stagewise_log_probs
@@ -378,8 +379,9 @@ class SoftRankModel(OrderModel):
     def _check_items(self, items: Tensor, mask: Tensor | None, is_embedded: bool = False) -> None:
         item_ndim = 1 if is_embedded else getattr(self.embedder, "item_ndim", None)
         wanted = f"items must be (B, N, {self.config.d_model})" if is_embedded else "items must be (B, N, ...)"
-        if not isinstance(items, Tensor):
-            raise TypeError(f"{wanted}, a tensor, got {type(items).__name__}")
+        if not isinstance(items, Tensor) or items.layout != torch.strided:
+            kind = ValueError if isinstance(items, Tensor) else TypeError
+            raise kind(f"{wanted}, a dense tensor, got {described(items)}")
         is_wrong = items.ndim < 2 if item_ndim is None else items.ndim != 2 + item_ndim
         if is_wrong or (is_embedded and items.shape[2] != self.config.d_model):
             of_item = "" if item_ndim is None else f" with {item_ndim} dimensions per item"
@@ -391,11 +393,8 @@ class SoftRankModel(OrderModel):
                 f"this linear head takes up to {self.config.max_items} items, got {items.shape[1]}; "
                 "a pointer head takes any number"
             )
-        if mask is not None and (
-            not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != items.shape[:2]
-        ):
-            got = f"{tuple(mask.shape)} {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-            raise ValueError(f"mask must be a bool tensor {tuple(items.shape[:2])}, True = real item, got {got}")
+        if mask is not None:
+            check_tensor("mask", mask, tuple(items.shape[:2]), torch.bool, "; True = real item")
 
     def _dtype(self) -> torch.dtype:
         return next(self.time_embedder.parameters()).dtype

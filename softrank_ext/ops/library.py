@@ -33,7 +33,7 @@ class OpError(ValueError, RuntimeError):
 _OWN_SENTENCE = re.compile(r"\w+ (must|has the wrong dtype)|constraints are too hard")
 
 
-_WHERE = re.compile(r"^\w+, \S+:\d+, ")  # function, file and line of a compiled kernel
+_WHERE = re.compile(r"^[\w()]+, \S+:\d+, ")  # function, file and line of a compiled kernel
 
 
 def call_op(op: Callable[..., Any], *arguments: Any) -> Any:

@@ -116,6 +116,8 @@ def project_reference(x: Tensor, weight: Tensor, packed: Tensor | None) -> Tenso
 
 
 def _fake_project(x: Tensor, weight: Tensor, packed: Tensor | None) -> Tensor:
+    check_tensor("x", x, ("B", "N", "D"), FLOAT_DTYPES)
+    check_tensor("weight", weight, ("outputs", x.shape[2]), x.dtype)
     return x.new_empty(x.shape[0], x.shape[1], weight.shape[0])
 
 
@@ -168,6 +170,9 @@ def checksum(tensors: list[Tensor]) -> int:
 
     A change in a single 32-bit word always changes a tensor's own checksum. It is no guard against intent.
     """
+    if isinstance(tensors, list):
+        for number, tensor in enumerate(tensors):
+            check_tensor(f"tensors[{number}]", tensor, ("...",), FLOAT_DTYPES)
     return int(call_op(torch.ops.softrank_ext.checksum, tensors))
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from softrank_ext.checks import check_integer, check_positive, check_seed, described
+from softrank_ext.checks import check_limited, check_positive, check_seed, described
 from softrank_ext.choices import decode_of
 from softrank_ext.constraints import Constraining, Constraints, Rules, settings_of
 from softrank_ext.costs import Cost
@@ -32,6 +32,7 @@ DEFAULT_ROUNDS = 48
 _PLAIN_SEARCH, _PLAIN_DRAWING = Search(), Drawing()
 _MOST_ROUNDS = 2**24 - 1  # that noise can number
 _MOST_DRAWS = 2**32  # that a round can number apart
+_MOST_ORDERS = 10**6  # that a row draws at once
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -96,9 +97,9 @@ def improve(
     >>> found.order, found.cost  # (B, N), (B,)
     """
     for name, number in (("initial", initial), ("chains", chains)):
-        check_integer(name, number, 1)
+        check_limited(name, number, 1, _MOST_ORDERS)
     if rounds is not None:
-        check_integer("rounds", rounds, 0)
+        check_limited("rounds", rounds, 0, _MOST_ROUNDS)
     if seconds is not None:
         check_positive("seconds", seconds)
     ends = None if seconds is None else time.monotonic() + seconds

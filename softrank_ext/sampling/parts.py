@@ -26,7 +26,8 @@ class _Sized:
             if isinstance(value, int):
                 check_integer(name, value, 1)
             else:
-                check_number(name, value, "an integer or a share above 0 and at most 1", 0 < value <= 1)
+                is_share = isinstance(value, float) and 0 < value <= 1
+                check_number(name, value, "an integer or a share above 0 and at most 1", is_share)
         if type(self.least) is type(self.most) and self.least > self.most:
             raise ValueError(f"least must be at most most = {self.most}, got {self.least}")
 

@@ -28,7 +28,8 @@ from softrank_ext.sampling.conditioning import Conditions, conditions_from, cond
 from softrank_ext.sampling.reverse import Call, Rows, reverse
 from softrank_ext.sampling.samples import Samples, map_fields
 
-MOST_NUMBERS = 2**33  # of the orders that one call may return
+MOST_SAMPLES = 2**53  # that noise numbers
+MOST_NUMBERS = 2**28  # of the orders that one call may return: 2 GB of them, and as much of ranks
 
 
 @torch.no_grad()
@@ -74,7 +75,7 @@ def sample(
     check_instance("model", model, OrderModel)
     choice, settings = decode_of(decode), settings_of(constraints)
     check_integer("num_samples", num_samples, 1)
-    check_integer("first_sample", first_sample, 0)
+    check_limited("first_sample", first_sample, 0, MOST_SAMPLES)
     seed = fresh_seed() if seed is None else check_seed(seed)
     model = _in_full_precision(model)
     chosen = process_of_call(model.process, process, steps)
@@ -222,6 +223,8 @@ def _as_tensor(name: str, value: Tensor | np.ndarray) -> Tensor:
             raise TypeError(f"{name} must hold numbers, got a numpy array of {value.dtype}") from error
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor or a numpy array, got {described(value)}")
+    if value.layout != torch.strided:
+        raise ValueError(f"{name} must be a dense tensor, got {described(value)}")
     return value
 
 

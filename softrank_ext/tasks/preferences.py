@@ -30,6 +30,14 @@ MOST_VOTERS = 10**8
 MOST_CELLS = 10**8
 
 
+class _Ballot(NamedTuple):
+    """line: of the file, from 1. count: of voters. items: from the first place on, counted from 0."""
+
+    line: int
+    count: int
+    items: list[int]
+
+
 class Ballots(NamedTuple):
     """names: of the N items. order: (ballots, N) int64, -1 after the known places. known, counts: (ballots,) int64."""
 
@@ -124,72 +132,90 @@ def read_ballots(path: str | Path) -> Ballots:
         raise ValueError(f"{path} has no ballots")
     if len(ballots) * len(names) > MOST_CELLS:
         raise ValueError(f"{path} must have at most {MOST_CELLS} ballots times items, got {len(ballots) * len(names)}")
-    voters = sum(count for count, _ in ballots)
+    voters = sum(ballot.count for ballot in ballots)
     if voters > MOST_VOTERS:
         raise ValueError(f"{path} must have at most {MOST_VOTERS} voters, its counts sum to {voters}")
     order = torch.full((len(ballots), len(names)), -1)
-    for row, (_, ballot) in enumerate(ballots):
-        if len(set(ballot)) != len(ballot):
-            raise ValueError(f"{path}: a ballot names an item twice: {', '.join(names[item] for item in ballot)}")
-        if path.suffix == ".soc" and len(ballot) != len(names):
-            raise ValueError(f"{path}: a .soc ballot must name all {len(names)} items, one names {len(ballot)}")
-        order[row, : len(ballot)] = torch.tensor(ballot)
-    counts = torch.tensor([count for count, _ in ballots])
-    known = torch.tensor([len(ballot) for _, ballot in ballots])
+    for row, (line, _, items) in enumerate(ballots):
+        if len(set(items)) != len(items):
+            twice = ", ".join(names[item] for item in items)
+            raise ValueError(f"{path}, line {line}: a ballot names an item twice: {twice}")
+        if path.suffix == ".soc" and len(items) != len(names):
+            raise ValueError(
+                f"{path}, line {line}: a .soc ballot must name all {len(names)} items, this one names {len(items)}"
+            )
+        order[row, : len(items)] = torch.tensor(items)
+    counts = torch.tensor([ballot.count for ballot in ballots])
+    known = torch.tensor([len(ballot.items) for ballot in ballots])
     return Ballots(tuple(names), order, known, counts)
 
 
-def _parse_preflib(path: Path, text: str) -> tuple[list[str], list[tuple[int, list[int]]]]:
-    """Names and (count, ballot) of either layout; ballots count items from 0."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if any("{" in line for line in lines if not line.startswith("#")):
-        raise ValueError(f"{path} has ties; .soc and .soi files hold strict orders")
+def _parse_preflib(path: Path, text: str) -> tuple[list[str], list[_Ballot]]:
+    """Names and ballots of either layout."""
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     try:
-        if lines and lines[0].startswith("#"):
-            header = [line[1:].strip() for line in lines if line.startswith("#")]
+        if lines and lines[0][1].startswith("#"):
+            header = [line[1:].strip() for _, line in lines if line.startswith("#")]
             named = [line.split(":", 1) for line in header if line.startswith("ALTERNATIVE NAME")]
             names = [name.strip() for _, name in sorted(named, key=lambda pair: int(pair[0].split()[-1]))]
-            rows = [line.split(":", 1) for line in lines if not line.startswith("#")]
+            promised = [int(line.split(":", 1)[1]) for line in header if line.startswith("NUMBER ALTERNATIVES:")]
+            if promised and promised[0] != len(names):
+                raise ValueError(f"NUMBER ALTERNATIVES must be that of the names, {len(names)}, got {promised[0]}")
+            rows, sign = [(number, line) for number, line in lines if not line.startswith("#")], ":"
         else:
             # Older layout: the number of items, `number,name` of each, a line of totals, `count,first,second,...`.
-            size = int(lines[0])
-            names = [line.split(",", 1)[1].strip() for line in lines[1 : size + 1]]
+            size = int(lines[0][1])
+            names = [line.split(",", 1)[1].strip() for _, line in lines[1 : size + 1]]
             if len(names) != size or len(lines) < size + 2:
                 raise ValueError(f"the first line promises {size} items, the file has {len(lines)} lines")
-            rows = [line.split(",", 1) for line in lines[size + 2 :]]
-        ballots = [(int(count), [int(word) - 1 for word in ballot.split(",")]) for count, ballot in rows]
+            rows, sign = lines[size + 2 :], ","
     except (ValueError, IndexError) as error:
         raise ValueError(f"{path} is not a PrefLib file of strict orders: {error}") from error
+    ballots = []
+    for number, line in rows:
+        if "{" in line:
+            raise ValueError(f"{path}, line {number} has ties; .soc and .soi files hold strict orders")
+        count, _, listed = line.partition(sign)
+        try:
+            ballots.append(_Ballot(number, int(count), [int(word) - 1 for word in listed.split(",")]))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number} must be a count and item numbers, got {line!r}") from error
     return names, _checked(path, len(names), ballots)
 
 
-def _parse_csv(path: Path, text: str) -> tuple[list[str], list[tuple[int, list[int]]]]:
+def _parse_csv(path: Path, text: str) -> tuple[list[str], list[_Ballot]]:
     try:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
+        reader = csv.reader(text.splitlines(keepends=True), strict=True)
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
         raise ValueError(f"{path} is not a CSV file: {error}") from error
-    has_counts = bool(rows) and rows[0][:1] == ["count"]
+    has_counts = bool(rows) and rows[0][1][:1] == ["count"]
     numbers: dict[str, int] = {}
     ballots = []
-    for row in rows[1:] if has_counts else rows:
-        if has_counts and (not row or not row[0].isdigit()):
-            raise ValueError(f"{path}: the first column must be a count, got {row[:1]}")
+    for line, row in rows[1:] if has_counts else rows:
+        if not any(row):
+            continue
+        if has_counts and not (row[0].isascii() and row[0].isdigit()):
+            raise ValueError(f"{path}, line {line}, column 1 must be a count, got {row[0]!r}")
         cells = row[1:] if has_counts else row
         ballot = [name for name in cells if name]
         if "" in cells[: len(ballot)]:
-            raise ValueError(f"{path}: empty cells may stand at the end of a ballot only, got {cells}")
-        if ballot:
-            items = [numbers.setdefault(name, len(numbers)) for name in ballot]
-            ballots.append((int(row[0]) if has_counts else 1, items))
+            column = cells.index("") + 1 + has_counts
+            raise ValueError(f"{path}, line {line}, column {column}: empty cells may stand at the end of a ballot only")
+        items = [numbers.setdefault(name, len(numbers)) for name in ballot]
+        if not items:
+            raise ValueError(f"{path}, line {line} must name at least one item, got a count alone")
+        ballots.append(_Ballot(line, int(row[0]) if has_counts else 1, items))
     return list(numbers), _checked(path, len(numbers), ballots)
 
 
-def _checked(path: Path, size: int, ballots: list[tuple[int, list[int]]]) -> list[tuple[int, list[int]]]:
-    for count, ballot in ballots:
+def _checked(path: Path, size: int, ballots: list[_Ballot]) -> list[_Ballot]:
+    for line, count, items in ballots:
         if count < 1:
-            raise ValueError(f"{path}: a ballot's count must be at least 1, got {count}")
-        if not all(0 <= item < size for item in ballot):
-            raise ValueError(f"{path}: items are numbered 1 to {size}, a ballot has {[item + 1 for item in ballot]}")
+            raise ValueError(f"{path}, line {line}: a ballot's count must be at least 1, got {count}")
+        if not all(0 <= item < size for item in items):
+            numbers = [item + 1 for item in items]
+            raise ValueError(f"{path}, line {line}: items are numbered 1 to {size}, the ballot has {numbers}")
     return ballots
 
 
