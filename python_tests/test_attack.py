@@ -34,6 +34,13 @@ def run(tmp_path):
     return run_words
 
 
+def test_every_op_and_public_function_is_called():
+    """A new one needs a line in attack/op_calls.py or attack/public_calls.py, or its reason in UNCALLED there."""
+    from attack import calls
+
+    assert calls.MISSING == []
+
+
 def test_fuzzed_calls_find_nothing(run):
     done = run(str(TESTS / "attack" / "fuzz_calls.py"), "--calls", "400", "--processes", "1")
     assert done.returncode == 0, done.stderr

@@ -322,7 +322,7 @@ def test_errors():
         metrics.gap(torch.ones(1), torch.ones(2))
     with pytest.raises(ValueError, match=r"best_length must be positive, got 0.0"):
         metrics.gap(torch.ones(1), torch.zeros(1))
-    with pytest.raises(ValueError, match=r"first must be a \(1,\) tensor, got \(3,\) int64"):
+    with pytest.raises(ValueError, match=r"first must be a \(1,\) tensor of int64, got \(3,\) int64"):
         metrics.tour_validity(order, order[0])
     with pytest.raises(ValueError, match="rows times columns must be N = 3, got 2 and 2"):
         metrics.place_accuracy(order, order, 2, 2)

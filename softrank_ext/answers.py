@@ -18,11 +18,20 @@ import torch
 from torch import Tensor
 
 from softrank_ext import metrics
-from softrank_ext.checks import check_choice, check_instance, check_integer, check_number, check_tensor, described
+from softrank_ext.checks import (
+    check_choice,
+    check_instance,
+    check_integer,
+    check_limited,
+    check_number,
+    check_tensor,
+    described,
+)
 from softrank_ext.permutations import check_slots, ranks_of
 from softrank_ext.sampling import Samples
 
 METHODS = ("kemeny", "borda")
+MOST_BINS = 10**6
 MAX_EXACT = 10  # items up to which the Kemeny order is found over all subsets
 
 Array = Tensor | np.ndarray
@@ -161,6 +170,8 @@ def calibration(
     The p of few samples is noisy by itself, which makes a good model look too sure: take a hundred or more.
     """
     order, real = _checked(samples, mask)
+    if not isinstance(true_order, Tensor | np.ndarray):
+        raise TypeError(f"true_order must be a tensor or a numpy array, got {described(true_order)}")
     truth = torch.as_tensor(true_order).to(order.device)
     B, N = order.shape[0], order.shape[-1]
     if order.ndim != 3 or B < 2 or truth.shape != (B, N):
@@ -169,7 +180,7 @@ def calibration(
             f"got {tuple(order.shape)} and {tuple(truth.shape)}"
         )
     check_slots(truth, real, "true_order")
-    check_integer("bins", bins, 1)
+    check_limited("bins", bins, 1, MOST_BINS)
     first, second = torch.triu_indices(N, N, 1, device=order.device)
     chance = _share(_counts_before(order), order.shape[-2]).value[:, first, second]  # (B, pairs)
     ranks = ranks_of(truth)

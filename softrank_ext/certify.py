@@ -22,7 +22,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import ANY_FLOAT, check_integer, check_number, check_tensor
+from softrank_ext.checks import ANY_FLOAT, check_integer, check_limited, check_number, check_tensor
+
+MOST_NUMBERS = 10**8  # that ranks are among
 
 
 class Certificate(NamedTuple):
@@ -68,7 +70,8 @@ def certify_law(
 def draws_needed(probabilities: Tensor, distance: float, *, false_alarm: float = 1e-6, missed: float = 1e-3) -> int:
     """How many draws `certify_law` needs to find every law that is `distance` away in total variation."""
     law = _checked_law(probabilities, None)
-    check_number("distance", distance, "above 0 and at most 1", isinstance(distance, int | float) and 0 < distance <= 1)
+    is_distance = isinstance(distance, int | float) and 1e-9 <= distance <= 1
+    check_number("distance", distance, "from 1e-9 to 1", is_distance)
     spread = float((law * (1 - law)).sqrt().sum() / 2)
     chances = (_checked_chance("false_alarm", false_alarm), _checked_chance("missed", missed))
     # All three terms shrink with the root of the number of draws.
@@ -111,7 +114,7 @@ def certify_ranks(ranks: Tensor, numbers: int, *, false_alarm: float = 1e-6, mis
     total variation.
     """
     check_tensor("ranks", ranks, ("R",), torch.int64)
-    check_integer("numbers", numbers, 2)
+    check_limited("numbers", numbers, 2, MOST_NUMBERS)
     if len(ranks) == 0 or not 0 <= int(ranks.min()) <= int(ranks.max()) < numbers:
         raise ValueError(f"ranks must be numbers from 0 to {numbers - 1}, at least one")
     shares = torch.bincount(ranks, minlength=numbers).double().cumsum(0) / len(ranks)

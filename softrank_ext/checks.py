@@ -31,7 +31,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def check_choice(name: str, value: object, allowed: Iterable[object]) -> None:
     """Raise ValueError, listing what is allowed, unless `value` is one of `allowed`."""
     allowed = tuple(allowed)
-    if value not in allowed:
+    if isinstance(value, Tensor) or value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
 
 
@@ -114,6 +114,25 @@ def check_instance(name: str, value: object, kind: type | tuple[type, ...]) -> N
     if not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
         raise TypeError(f"{name} must be {' or '.join(one.__name__ for one in kinds)}, got {type(value).__name__}")
+
+
+def check_has(name: str, value: object, *methods: str) -> None:
+    """Raise TypeError unless the value has these methods."""
+    missing = [method for method in methods if not callable(getattr(value, method, None))]
+    if missing:
+        raise TypeError(f"{name} must have {' and '.join(methods)}, got {type(value).__name__} without {missing[0]}")
+
+
+def check_device(device: object) -> torch.device:
+    """The device, if it is one that is here; else raise ValueError or TypeError."""
+    if not isinstance(device, str | torch.device):
+        raise TypeError(f"device must be a string or a torch.device, got {type(device).__name__}")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(f"device must be one that is here, such as cpu, got {str(device)!r}") from error
+    return found
 
 
 def check_bool(name: str, value: object) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext.checks import (
+    check_bool,
     check_choice,
     check_integer,
     check_limited,
@@ -94,7 +95,8 @@ class Rebuild:
         for name in ("order", "noised"):
             if isinstance(getattr(self, name), np.ndarray):
                 object.__setattr__(self, name, torch.from_numpy(getattr(self, name)))
-        if not isinstance(self.order, Tensor) or self.order.ndim not in (1, 2, 3) or self.order.dtype != torch.int64:
+        is_dense = isinstance(self.order, Tensor) and self.order.layout == torch.strided
+        if not is_dense or self.order.ndim not in (1, 2, 3) or self.order.dtype != torch.int64:
             kind = ValueError if isinstance(self.order, Tensor) else TypeError
             raise kind(f"order must be a (B, N) or (B, num_samples, N) tensor of int64, got {described(self.order)}")
         if self.noised is not None:
@@ -122,6 +124,8 @@ class Engine:
 
     def __post_init__(self) -> None:
         check_choice("compiled", self.compiled, (True, False, None))
+        for name in ("cache", "speculative"):
+            check_bool(name, getattr(self, name))
         if self.compiled and not self.cache:
             raise ValueError("cache must be True with compiled=True: the kernels keep caches, got False")
         if self.max_memory is not None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from softrank_ext._libraries import build_info
 from softrank_ext.batch import Batch
-from softrank_ext.checks import check_choice, check_integer
+from softrank_ext.checks import check_choice, check_has, check_instance, check_integer, check_limited, check_seed
 from softrank_ext.choices import DECODES, Decode, Engine, decode_of
 from softrank_ext.costs import Cost
 from softrank_ext.model import OrderModel
@@ -23,6 +23,7 @@ from softrank_ext.sampling import Drawing, Samples, pins_of, sample
 from softrank_ext.sampling import improve as improve_orders
 from softrank_ext.tasks import Task
 
+MOST_AT_ONCE = 10**6  # instances of a batch, and draws of an instance
 Row = dict[str, object]
 
 
@@ -59,9 +60,12 @@ def evaluate(
     Returns the settings by name, "draws" and network "predictions" per instance, "instances", "seconds" and "metrics":
     name -> {"mean", "standard_error"}.
     """
+    check_instance("model", model, OrderModel)
+    check_has("task", task, "test_batches", "score")
     wanted = _instances_of(count)
     for name, value in (("batch_size", batch_size), ("best_of", best_of)):
-        check_integer(name, value, 1)
+        check_limited(name, value, 1, MOST_AT_ONCE)
+    check_seed(seed)
     check_choice("symmetries", symmetries, (1, 8))
     if symmetries == 8 and not hasattr(task, "symmetric_copies"):
         raise ValueError(f"symmetries must be 1 for the task {task.name}: its instances have no copies")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext._libraries import compiled_module, uses_reference
-from softrank_ext.checks import ANY_FLOAT, check_instance, check_integer, check_tensor, described, dtype_name, has_shape
+from softrank_ext.checks import ANY_FLOAT, check_integer, check_tensor, described, dtype_name, has_shape
 from softrank_ext.permutations import check_order, check_range, check_slots, ranks_of
 
 
@@ -99,6 +99,9 @@ def tour_length(points: Tensor, order: Tensor) -> Tensor:
 
 def signed_area(points: Tensor, order: Tensor) -> Tensor:
     """Signed area (B,) inside a tour, positive if counterclockwise: `sum_place (x y' - x' y) / 2`."""
+    check_tensor("order", order, ("B", "N"), torch.int64)
+    check_tensor("points", points, (*order.shape, 2), ANY_FLOAT)
+    check_range("order", order, order.shape[1])
     stops = points.gather(1, order[..., None].expand(-1, -1, 2))  # (B, place, 2)
     after = stops.roll(-1, 1)
     return (stops[..., 0] * after[..., 1] - after[..., 0] * stops[..., 1]).sum(1) / 2
@@ -106,6 +109,7 @@ def signed_area(points: Tensor, order: Tensor) -> Tensor:
 
 def backwards(order: Tensor) -> Tensor:
     """Closed tours (B, N) in the other direction, from the same start."""
+    check_tensor("order", order, ("B", "N"), torch.int64)
     return torch.cat((order[:, :1], order[:, 1:].flip(1)), 1)
 
 
@@ -133,7 +137,7 @@ def gap(length: Tensor, best_length: Tensor) -> Tensor:
 
     length: (...). best_length: (...), positive. A best length that is not quite optimal gives small negative gaps.
     """
-    check_instance("length", length, Tensor)
+    check_tensor("length", length, ("...",), (*ANY_FLOAT, torch.int32, torch.int64))
     best_length = _fitted("best_length", best_length, length.shape, ())
     if bool((best_length <= 0).any()):
         raise ValueError(f"best_length must be positive, got {float(best_length.min())}")
@@ -148,7 +152,8 @@ def tour_validity(order: Tensor, first: Tensor | None = None) -> Tensor:
     _check_orders("order", order)
     is_valid = (order.sort(-1).values == _places(order)).all(-1)
     if first is not None:
-        is_valid &= order[..., 0] == _fitted("first", first, order.shape[:-1], ())
+        wanted = _fitted("first", first, order.shape[:-1], (), torch.int64)
+        is_valid &= (order[..., :1] == wanted[..., None]).all(-1)
     return is_valid.double()
 
 

@@ -73,13 +73,16 @@ def compose(order: Tensor, slots: Tensor) -> Tensor:
 
 def turned(order: Tensor, place: Tensor) -> Tensor:
     """Closed tours (B, N) turned to begin at the given places (B,): the same tours from another start."""
+    check_tensor("order", order, ("B", "N"), torch.int64)
+    check_tensor("place", place, (len(order),), torch.int64)
     places = torch.arange(order.shape[1], device=order.device)
     return order.gather(1, (places + place[:, None]) % max(order.shape[1], 1))
 
 
 def check_order(order: Tensor, name: str = "order") -> None:
     """Raise ValueError unless each row of `order` (B, N) or (N,) int64 holds 0 to N-1 once. Reads the data: a sync."""
-    if not isinstance(order, Tensor) or order.dtype != torch.int64 or order.ndim not in (1, 2):
+    is_dense = isinstance(order, Tensor) and order.layout == torch.strided
+    if not is_dense or order.dtype != torch.int64 or order.ndim not in (1, 2):
         kind = ValueError if isinstance(order, Tensor) else TypeError
         raise kind(f"{name} must be a (B, N) or (N,) tensor of int64, got {described(order)}")
     rows = order if order.ndim == 2 else order[None]
@@ -99,6 +102,7 @@ def check_slots(order: Tensor, mask: Tensor | None, name: str = "order") -> None
     check_order(order, name)
     if mask is None:
         return
+    check_tensor("mask", mask, ("B", "N"), torch.bool)
     if order.shape != mask.shape:
         raise ValueError(f"{name} must have the shape of mask {tuple(mask.shape)}, got {tuple(order.shape)}")
     is_real = mask.gather(1, order)

@@ -111,5 +111,5 @@ def described(value: Any) -> str:
     if isinstance(value, list | tuple):
         inside = ", ".join(map(described, value[:4])) + (", ..." if len(value) > 4 else "")
         return f"{type(value).__name__}({inside})"
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) < 80 else f"{text[:77]}..."

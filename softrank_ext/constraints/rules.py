@@ -41,6 +41,8 @@ from softrank_ext.checks import check_bool, check_choice, check_integer, check_t
 from softrank_ext.constraints.rows import Row, RowArrays, arrays_of
 from softrank_ext.permutations import arrange, ranks_of
 
+_MOST_ROWS = 2**24  # of one call
+
 LAWS = ("prefix", "conditioned")
 
 
@@ -187,7 +189,7 @@ def rules_of(
     """
     if constraints is None or isinstance(constraints, Rules):
         return constraints
-    check_integer("B", B, 0, 2**31)
+    check_integer("B", B, 0, _MOST_ROWS)
     check_integer("N", N, 0, 2**20)
     if mask is not None:
         check_tensor("mask", mask, (B, N), torch.bool)
@@ -262,6 +264,10 @@ def pinned_first(
     """
     if constraints is None or isinstance(constraints, Rules):
         return None, constraints
+    check_integer("B", B, 0, _MOST_ROWS)
+    check_integer("N", N, 1)
+    if mask is not None:
+        check_tensor("mask", mask, (B, N), torch.bool)
     counts: list[int] = [N] * B if mask is None else mask.sum(1).tolist()
     found: dict[tuple[int, int], tuple[int | None, Constraints | None]] = {}
     items: list[int | None] = []

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import described
+from softrank_ext.checks import check_mask, check_tensor, described
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 
@@ -26,6 +26,11 @@ def costs_of(cost: Cost, items: Tensor, order: Tensor, mask: Tensor | None = Non
     """
     if not callable(cost):
         raise TypeError(f"cost must be a function cost(items, order) -> (rows,), got {described(cost)}")
+    check_tensor("order", order, ("rows", "N"), torch.int64)
+    if not isinstance(items, Tensor) or items.layout != torch.strided or items.shape[:2] != order.shape:
+        raise ValueError(f"items must begin with the shape of order {tuple(order.shape)}, got {described(items)}")
+    if mask is not None:
+        check_mask("mask", mask, "order", order)
     if len(items) == 0:
         return torch.zeros(0, dtype=torch.float64, device=items.device)
     if mask is None or bool(mask.all()):

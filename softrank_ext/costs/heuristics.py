@@ -45,6 +45,7 @@ def atc(jobs: Tensor, lookahead: float = 2.0, *, constraints: Constraining = Non
     check_tensor("jobs", jobs, ("B", "N", 3), ANY_FLOAT)
     check_sizes("jobs", jobs)
     check_positive("lookahead", lookahead)
+    lookahead = float(lookahead)
     length, weight, due = jobs.double().unbind(2)  # (B, N) each
     length, weight = (value.clamp(min=torch.finfo(value.dtype).tiny) for value in (length, weight))
     before = _before_of(constraints, jobs)

@@ -15,6 +15,8 @@ from softrank_ext.costs.problems import Problem
 from softrank_ext.costs.tours import MatrixTourLength, TourLength, check_sizes
 from softrank_ext.permutations import check_slots
 
+_MOST = 2**62  # moves and neighbours that the compiled search can count
+
 
 def local_search(
     items: Tensor,
@@ -45,8 +47,8 @@ def local_search(
     if not isinstance(items, Tensor) or items.shape[:2] != order.shape:
         raise ValueError(f"items must begin with the shape of order {tuple(order.shape)}, got {described(items)}")
     if limit is not None:
-        check_integer("limit", limit, 0)
-    check_integer("neighbours", neighbours, 1)
+        check_integer("limit", limit, 0, _MOST)
+    check_integer("neighbours", neighbours, 1, _MOST)
     check_bool("keep_first", keep_first)
     if mask is not None:
         check_mask("mask", mask, "order", order)

@@ -34,6 +34,7 @@ class Makespan:
 
     def table_of(self, items: Tensor, order: Tensor) -> Tensor:
         """The processing times (..., N, M) float64 of these items."""
+        check_tensor("order", order, ("...", "N"), torch.int64)
         hint = "; it must be times of jobs on machines that fit order"
         times = check_tensor("items", items, (*order.shape, "M"), NUMBERS, hint)
         if times.shape[-1] == 0:
@@ -79,6 +80,7 @@ class WeightedTardiness:
 
     def table_of(self, items: Tensor, order: Tensor) -> Tensor:
         """The jobs (..., N, 3) float64 of these items."""
+        check_tensor("order", order, ("...", "N"), torch.int64)
         hint = "; it must be time, weight and due date of jobs that fit order"
         return check_tensor("items", items, (*order.shape, 3), NUMBERS, hint).double()
 
@@ -105,6 +107,7 @@ class LinearOrdering:
 
     def table_of(self, items: Tensor, order: Tensor) -> Tensor:
         """The weights (..., N, N) float64 of these items."""
+        check_tensor("order", order, ("...", "N"), torch.int64)
         hint = "; it must be weights from item to item that fit order"
         return check_tensor("items", items, (*order.shape, order.shape[-1]), NUMBERS, hint).double()
 

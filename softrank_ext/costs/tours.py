@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import ANY_FLOAT, check_bool, check_tensor
+from softrank_ext.checks import ANY_FLOAT, check_bool, check_tensor, described
 from softrank_ext.metrics import matrix_tour_length, tour_length
 from softrank_ext.permutations import check_range
 
@@ -37,9 +37,9 @@ class TourLength:
 
     def table_of(self, items: Tensor, order: Tensor) -> Tensor:
         """The points (..., N, D) float64 of these items."""
-        return check_tensor(
-            "items", items, (*order.shape, "D"), ANY_FLOAT, "; it must be points that fit order"
-        ).double()
+        check_tensor("order", order, ("...", "N"), torch.int64)
+        hint = "; it must be points that fit order"
+        return check_tensor("items", items, (*order.shape, "D"), ANY_FLOAT, hint).double()
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +56,8 @@ class MatrixTourLength:
     def __post_init__(self) -> None:
         check_bool("closed", self.closed)
         if self.distances is not None:
+            if not isinstance(self.distances, Tensor | np.ndarray):
+                raise TypeError(f"distances must be a tensor or a numpy array, got {described(self.distances)}")
             distances = torch.as_tensor(self.distances).double()
             object.__setattr__(self, "distances", distances)
             check_tensor("distances", distances, ("N", len(distances) if distances.ndim else 0), torch.float64)
@@ -73,6 +75,7 @@ class MatrixTourLength:
 
     def table_of(self, items: Tensor, order: Tensor) -> Tensor:
         """The distances (..., N, N) float64 of these items."""
+        check_tensor("order", order, ("...", "N"), torch.int64)
         N = order.shape[-1]
         if isinstance(self.distances, Tensor):
             return check_tensor("distances", self.distances, (N, N), torch.float64, "; it must fit order").to(

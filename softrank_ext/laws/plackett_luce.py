@@ -99,6 +99,10 @@ def stagewise_log_probs(scores: Tensor, order: Tensor, mask: Tensor | None = Non
 
     scores: (..., N, N), place by item. order: (..., N) int64, real items first. mask: (..., N) bool, None for all real.
     """
+    check_tensor("order", order, ("...", "N"), torch.int64)
+    check_tensor("scores", scores, (*order.shape, order.shape[-1]), ANY_FLOAT)
+    if mask is not None:
+        check_tensor("mask", mask, tuple(order.shape), torch.bool)
     places = torch.arange(order.shape[-1], device=order.device)
     remaining = ranks_of(order)[..., None, :] >= places[:, None]  # (..., place, item)
     if mask is None:

@@ -77,9 +77,6 @@ class SoftRankConfig:
             raise ValueError(f'partial needs a Bridge of target "clean" as process, got {self.process}')
         if self.embedder is not None and not isinstance(self.embedder, Mapping):
             raise ValueError(f"embedder must be an object with a kind, or None, got {self.embedder!r}")
-        for name, value in (self.embedder or {}).items():
-            if isinstance(value, int) and not isinstance(value, bool):
-                check_limited(f"embedder.{name}", value, 1, MOST_ITEMS)
         if not isinstance(self.data, DataFacts):
             raise ValueError(f"data must be DataFacts, got {self.data!r}")
         self._check_head()

@@ -6,8 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softrank_ext.checks import check_instance, check_limited
 from softrank_ext.model.layers import zero_padding
 from softrank_ext.model.task_embedders import TASK_EMBEDDERS
+
+MOST_SIZE = 2**20  # a config may come from a file: nothing is allocated by sizes beyond
 
 
 class LinearEmbedder(nn.Module):
@@ -61,7 +64,11 @@ EMBEDDERS: dict[str, Callable[..., nn.Module]] = {
 
 def make_embedder(d_model: int, embedder: Mapping[str, object]) -> nn.Module:
     """The registered embedder that a config's `embedder` names."""
+    check_instance("embedder", embedder, Mapping)
     arguments = dict(embedder)
+    for name, value in (("d_model", d_model), *arguments.items()):
+        if isinstance(value, int) and not isinstance(value, bool):
+            check_limited(name, value, 1, MOST_SIZE)
     kind = arguments.pop("kind", None)
     if kind not in EMBEDDERS:
         raise ValueError(f"embedder kind must be one of {', '.join(EMBEDDERS)}, got {kind!r}")

@@ -222,7 +222,13 @@ def advance_decoder(decoder: Transformer, cache: Tensor, inputs: Tensor, lengths
     check_tensor("lengths", lengths, (B,), torch.int64)
     check_tensor("mask", mask, (B, "N"), torch.bool)
     wanted = (B, cache_numbers(decoder, mask.shape[1]))
-    if cache.shape != wanted or cache.dtype != inputs.dtype or not cache.is_contiguous():
+    check_instance("cache", cache, Tensor)
+    if (
+        cache.layout != torch.strided
+        or cache.shape != wanted
+        or cache.dtype != inputs.dtype
+        or not cache.is_contiguous()
+    ):
         raise ValueError(f"cache must be the {wanted} {inputs.dtype} of open_decoder, got {described(cache)}")
     if not torch.compiler.is_compiling():
         is_wrong = (lengths < 0) | (lengths + positions > mask.shape[1])

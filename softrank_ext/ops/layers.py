@@ -12,6 +12,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor
 
+from softrank_ext.checks import check_choice
 from softrank_ext.ops.library import define
 
 # D: width of the model, F: width of the feed-forward. Matrices are (outputs, inputs), applied as `x @ weight.T + bias`.
@@ -37,6 +38,7 @@ LayerWeights = dict[str, Tensor]  # by name: "self_norm_weight", "self_norm_bias
 
 def layer_weight_names(kind: str) -> tuple[str, ...]:
     """Names of the tensors of an "encoder" or "decoder" layer, in the order of the lists that ops take."""
+    check_choice("kind", kind, LAYER_PARTS)
     return tuple(f"{part}_{tensor}" for part in LAYER_PARTS[kind] for tensor in ("weight", "bias"))
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import check_instance, check_limited
+from softrank_ext.checks import check_instance, check_limited, check_tensor
 from softrank_ext.choices import MOST_WIDTH, Engine
 from softrank_ext.model import DECODER_HEADS, PackedWeights, SoftRankModel
 from softrank_ext.sampling.incremental import IncrementalDecoder
@@ -102,6 +102,7 @@ def beam_decode(
     hypotheses of one instance and share a beam; they are added to the orders' own, and the result has B / K rows.
     engine: as in `IncrementalDecoder`.
     """
+    check_instance("model", model, SoftRankModel)
     model.check_reads_order()
     starts = Starts(first, start_log_probs)
     return beam_decode_embedded(model, model.embed(items, mask), t, width, mask, starts, engine=engine)
@@ -125,8 +126,8 @@ def beam_decode_embedded(
     """
     first, start_log_probs = starts
     B, N = embedded.shape[:2]
-    if first is not None and (first.shape != (B,) or first.dtype != torch.int64):
-        raise ValueError(f"first must be ({B},) int64, got {tuple(first.shape)} {first.dtype}")
+    if first is not None:
+        check_tensor("first", first, (B,), torch.int64)
     if start_log_probs is None:
         start_log_probs = embedded.new_zeros(B, 1)
     if start_log_probs.ndim != 2 or start_log_probs.numel() != B or start_log_probs.dtype != embedded.dtype:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from softrank_ext.checks import check_limited, check_positive, check_seed, described
+from softrank_ext.checks import check_instance, check_limited, check_positive, check_seed, described
 from softrank_ext.choices import decode_of
 from softrank_ext.constraints import Constraining, Constraints, Rules, settings_of
 from softrank_ext.costs import Cost
@@ -96,6 +96,9 @@ def improve(
     >>> found = improve(from_pretrained("tsp"), points, tour_length, seed=0)
     >>> found.order, found.cost  # (B, N), (B,)
     """
+    check_instance("model", model, OrderModel)
+    check_instance("search", search, Search)
+    check_instance("drawing", drawing, Drawing)
     for name, number in (("initial", initial), ("chains", chains)):
         check_limited(name, number, 1, _MOST_ORDERS)
     if rounds is not None:

@@ -73,6 +73,7 @@ def sample(
     >>> samples.order.shape  # (B, 16, N)
     """
     check_instance("model", model, OrderModel)
+    check_instance("engine", engine, Engine)
     choice, settings = decode_of(decode), settings_of(constraints)
     check_integer("num_samples", num_samples, 1)
     check_limited("first_sample", first_sample, 0, MOST_SAMPLES)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from softrank_ext.checks import check_integer, check_not_negative, check_number, described
+from softrank_ext.checks import check_bool, check_instance, check_integer, check_not_negative, check_number, described
 from softrank_ext.choices import Beam, Decode, Engine, decode_of
 from softrank_ext.processes import Process
 from softrank_ext.sampling.parts import Rebuilding
@@ -86,4 +86,6 @@ class Drawing:
     def __post_init__(self) -> None:
         if isinstance(decode_of(self.decode), Beam):
             raise ValueError("decode must be a draw or greedy here, got Beam(...)")
+        check_instance("engine", self.engine, Engine)
+        check_bool("record", self.record)
         check_integer("first_row", self.first_row, 0)

@@ -60,6 +60,9 @@ def draw_walk(
 
 def swapped_pairs(ranks: Tensor) -> Tensor:
     """Number of item pairs that stand the other way round than in row 0. ranks: (T, N) int64. Returns (T,) int64."""
+    check_tensor("ranks", ranks, ("T", "N"), torch.int64)
+    if len(ranks) == 0:
+        raise ValueError("ranks must have at least one row, got none")
     is_before = ranks[:, :, None] < ranks[:, None, :]  # (T, N, N)
     return (is_before & ~is_before[:1] & (ranks[0, :, None] != ranks[0, None, :])).sum((1, 2))
 

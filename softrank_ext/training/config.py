@@ -5,7 +5,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from softrank_ext.checks import check_choice, check_integer, check_not_negative, check_number, check_share
+from softrank_ext.checks import (
+    check_choice,
+    check_instance,
+    check_integer,
+    check_not_negative,
+    check_number,
+    check_share,
+)
 from softrank_ext.training import objectives
 from softrank_ext.training.cost_objectives import CostObjective, objective_to_json
 
@@ -121,6 +128,8 @@ class TrainConfig:
 
 def rate_at(iteration: int, config: TrainConfig, peak: float | None = None) -> float:
     """Learning rate of the optimizer's update number `iteration`, counted from 1; peak: by default learning_rate."""
+    check_integer("iteration", iteration, 1)
+    check_instance("config", config, TrainConfig)
     peak, warmup = config.learning_rate if peak is None else peak, config.warmup
     if iteration < warmup:
         return peak * iteration / warmup

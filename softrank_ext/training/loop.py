@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from softrank_ext.batch import Batch
-from softrank_ext.checks import check_choice
+from softrank_ext.checks import check_bool, check_choice, check_has, check_instance
 from softrank_ext.evaluation import evaluate
 from softrank_ext.model import SoftRankModel
 from softrank_ext.processes import Bridge
@@ -77,6 +77,10 @@ def train(
     batch and the evaluations, and the first of them writes. SIGINT (Ctrl-C) or SIGTERM ends the run after the update at
     hand and its checkpoint; a second one ends it at once.
     """
+    check_instance("model", model, nn.Module)
+    check_has("task", task, "training_batch", "test_batches", "score")
+    check_instance("config", config, TrainConfig)
+    check_bool("quiet", quiet)
     check_choice("resume", resume, RESUMES)
     if resume is not False and output is None:
         raise ValueError("resume needs the output folder of the run")

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from softrank_ext.checks import check_device
+
 
 class Processes(NamedTuple):
     """This process's number, how many there are, and its device."""
@@ -36,7 +38,7 @@ class Processes(NamedTuple):
 @contextmanager
 def processes(device: str | torch.device | None) -> Iterator[Processes]:
     """Join torchrun's other processes if there are any; device: by default a GPU if there is one."""
-    is_cuda = torch.cuda.is_available() if device is None else torch.device(device).type == "cuda"
+    is_cuda = torch.cuda.is_available() if device is None else check_device(device).type == "cuda"
     is_started_here = "RANK" in os.environ and "WORLD_SIZE" in os.environ and not dist.is_initialized()
     if is_started_here:
         dist.init_process_group("nccl" if is_cuda else "gloo", timeout=timedelta(minutes=30))
