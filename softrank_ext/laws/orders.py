@@ -50,7 +50,7 @@ class Finite(Constraint):
     """Finite numbers; the last event_dim dimensions belong together. Unlike torch's own, for empty batches too."""
 
     def __init__(self, event_dim: int) -> None:
-        self.event_dim = event_dim  # type: ignore[misc]
+        self.event_dim = event_dim
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from softrank_ext.checks import check_limited, dtype_name
+from softrank_ext.checks import check_instance, check_limited, dtype_name
 from softrank_ext.laws.orders import OrderDistribution, batch_shape_of, real_first
 from softrank_ext.permutations import ranks_of
 
@@ -35,6 +35,7 @@ class Riffle(OrderDistribution):
         self, n: int, shuffles: int | Tensor, mask: Tensor | None = None, validate_args: bool | None = None
     ) -> None:
         check_limited("n", n, 1, MOST_CARDS)
+        check_instance("shuffles", shuffles, (int, Tensor))
         self.shuffles = torch.as_tensor(shuffles)
         if self.shuffles.is_floating_point() or self.shuffles.dtype == torch.bool:
             raise ValueError(f"shuffles must be integers of at least 0, got {dtype_name(self.shuffles.dtype)}")

@@ -31,10 +31,10 @@ MOST_CELLS = 10**8
 
 
 class _Ballot(NamedTuple):
-    """line: of the file, from 1. count: of voters. items: from the first place on, counted from 0."""
+    """line: of the file, from 1. voters: how many cast it. items: from the first place on, counted from 0."""
 
     line: int
-    count: int
+    voters: int
     items: list[int]
 
 
@@ -132,7 +132,7 @@ def read_ballots(path: str | Path) -> Ballots:
         raise ValueError(f"{path} has no ballots")
     if len(ballots) * len(names) > MOST_CELLS:
         raise ValueError(f"{path} must have at most {MOST_CELLS} ballots times items, got {len(ballots) * len(names)}")
-    voters = sum(ballot.count for ballot in ballots)
+    voters = sum(ballot.voters for ballot in ballots)
     if voters > MOST_VOTERS:
         raise ValueError(f"{path} must have at most {MOST_VOTERS} voters, its counts sum to {voters}")
     order = torch.full((len(ballots), len(names)), -1)
@@ -145,7 +145,7 @@ def read_ballots(path: str | Path) -> Ballots:
                 f"{path}, line {line}: a .soc ballot must name all {len(names)} items, this one names {len(items)}"
             )
         order[row, : len(items)] = torch.tensor(items)
-    counts = torch.tensor([ballot.count for ballot in ballots])
+    counts = torch.tensor([ballot.voters for ballot in ballots])
     known = torch.tensor([len(ballot.items) for ballot in ballots])
     return Ballots(tuple(names), order, known, counts)
 
