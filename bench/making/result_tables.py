@@ -244,20 +244,36 @@ def short(value: float) -> str:
 
 # By job of .ci/attack: what was tried, and what must hold.
 _JOBS = {
-    "crash points": (
-        "a training run struck at a file operation, and resumed",
-        "every file is that of an undisturbed run",
+    "fuzzed calls": (
+        "calls of every op and public function with spoiled arguments",
+        "an answer, or an error that says what is wrong",
+        "fuzz_calls.py",
+    ),
+    "fuzzed files": (
+        "files of every format, cut short, with flipped bits or changed words",
+        "an answer or an error; of files with a manifest, an error",
+        "fuzz_files.py",
     ),
     "run folders": (
         "full, occupied and missing folders, killed runs and ranks",
         "one sentence, or a run resumed whole",
+        "run_folders.py",
     ),
-    "fuzzed calls": (
-        "calls of ops and functions with spoiled arguments",
-        "an answer, or an error that says what is wrong",
+    "crash points": (
+        "a training run struck at a file operation, and resumed",
+        "every file is that of an undisturbed run",
+        "crash_points.py",
     ),
-    "fuzzed files": ("damaged files of every format", "an answer, or an error that says what is wrong"),
-    "sanitizers": ("tests under AddressSanitizer and UndefinedBehaviorSanitizer", "no report"),
+    "AddressSanitizer, UndefinedBehaviorSanitizer": (
+        "tests of the ops, constraints and searches under AddressSanitizer and UndefinedBehaviorSanitizer",
+        "no report",
+        ".ci/sanitize-ops",
+    ),
+    "ThreadSanitizer, 4 threads": (
+        "tests of the ops on 4 threads under ThreadSanitizer",
+        "no report; one for threads whose rows overlap",
+        ".ci/sanitize-ops",
+    ),
 }
 
 
@@ -266,11 +282,11 @@ def attack_table(results: Path) -> str:
     path = results / "attack.jsonl"
     if not path.exists():
         return "Not run yet."
-    lines = ["| tried | number | wanted | defects |", "|---|---|---|---|"]
+    lines = ["| tried | number | wanted | by | defects |", "|---|---|---|---|---|"]
     for line in path.read_text().splitlines():
         job = json.loads(line)
-        tried, wanted = _JOBS[job["job"]]
-        lines.append(f"| {tried} | {job['tried']:,} | {wanted} | {job['defects']} |")
+        tried, wanted, command = _JOBS[job["job"]]
+        lines.append(f"| {tried} | {job['tried']:,} | {wanted} | `{command}` | {job['defects']} |")
     return "\n".join(lines)
 
 
@@ -280,12 +296,14 @@ def certificates_table(results: Path) -> str:
     if not path.exists():
         return "Not made yet."
     lines = [
-        "| sampler | N | draws | found | allowed | finds from | 2 % in one pick |",
+        "| sampler | N | draws | found | allowed | finds from | negative control |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in json.loads(path.read_text())["rows"]:
         found = f"{row['statistic']:.4f}{'' if row['passes'] else ' (fails)'}"
-        control = f"{row['control_statistic']:.4f}, {'found' if row['control_found'] else 'not found'}"
+        control = (
+            f"{row['control']}: {row['control_statistic']:.4f}, {'found' if row['control_found'] else 'not found'}"
+        )
         lines.append(
             f"| {row['sampler']} | {row['N']} | {row['draws']:,} | {found} | {row['threshold']:.4f} | "
             f"{row['distance']:.3f} | {control} |"
