@@ -127,7 +127,7 @@ def test_instances_are_a_range(tours, capfd):
     assert [(row["first_instance"], row["instances"]) for row in record["rows"]] == [(2, 3)]
     assert shown.err == ""  # no bar: it is no terminal
     for word in ("2", "5:2", "a:b", "2:2"):
-        assert main([*EVALUATE, "--instances", word]) == 1
+        assert main([*EVALUATE, "--instances", word]) == 2
         assert "--instances must be FIRST:END like 200:300" in capfd.readouterr().err
 
 

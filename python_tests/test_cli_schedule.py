@@ -51,7 +51,7 @@ def test_due_dates(tmp_path, capsys):
 
 def test_errors(jobs, tmp_path, capsys):
     def error_of(*words):
-        assert main(["schedule", *map(str, words)]) == 1
+        assert main(["schedule", *map(str, words)]) == 2
         return capsys.readouterr().err
 
     assert "missing; a table is read from a file" in error_of(tmp_path / "none.csv")

@@ -274,7 +274,7 @@ def public_calls() -> list[tuple[str, Callable[..., Any], dict[str, Any]]]:
         ("costs.iterated_greedy", _iterated_greedy, {**items, **ordered, "cost": _cost, "rounds": 1, "removed": 2}),
         ("costs.iterated_local_search", _iterated_local_search,
          {"items": rand(B, N, 2), **ordered, "cost": costs.TourLength(), "rounds": 3, "kept": 2, "difference": 0.2, "neighbours": 3, "seed": 1}),
-        ("schedule", _schedule, {"jobs": rand(N, 3).numpy(), "cost": "makespan", "machines": ("a", "b", "c"), "before": [(0, 1)],
+        ("schedule", _schedule, {"jobs": rand(N, 3).numpy(), "cost": "makespan", "machines": None, "before": [(0, 1)],
                                  "model": None, "seed": 1}),
         ("costs.neh", costs.neh, {"times": rand(B, N, 3), "cost": costs.TotalFlowTime()}),
         ("costs.atc", costs.atc, {"jobs": rand(B, N, 3), "lookahead": 2.0}),
@@ -319,7 +319,7 @@ UNCALLED = {
         "sine_cosine", "keep_freed_memory", "describe", "goes_by_modules", "pick_each_place", "weight_shapes", "ModuleScores",
     ),
     "files: attack/fuzz_files.py, attack/crash_points.py": (
-        "from_pretrained", "has_run", "list_pretrained", "read_constraints", "bundled_names", "folder_of",
+        "from_pretrained", "has_run", "list_pretrained", "trained_for", "read_constraints", "bundled_names", "folder_of",
     ),
     "takes no argument, or registers what is given": ("build_info", "model_class", "model_types", "register_model"),
     "draws what it is given into a picture or a page": (
