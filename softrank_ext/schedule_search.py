@@ -21,7 +21,7 @@ from softrank_ext.sampling.sample import sample
 from softrank_ext.tasks.flowshop import FlowShop
 
 DRAWS = 32  # of the model
-MODEL_SHARE = 0.25  # of the seconds, at most, for its draws
+MODEL_SHARE = 0.1  # of the seconds, at most, for its draws
 START_SHARE = 0.1  # of the seconds, for the orders that the search may begin with
 LEAST_PIECE, MOST_PIECE = 0.02, 0.25  # seconds of compiled search between looks at what was found
 MOVES_AT_ONCE = 64  # orders that a cost of the user's own is asked for at once
@@ -119,7 +119,8 @@ class JobSearch:
         costs = torch.cat([self.offer(f"iterated greedy from {name}", row[None])
                            for name, row in zip(names, searched, strict=True)])  # fmt: skip
         name = names[int(costs.argmin())]
-        current = searched[costs.argsort(stable=True)][torch.arange(threads) % len(searched)]
+        searched = searched[costs == costs.min()]  # a start that is behind by now only takes time
+        current = searched[torch.arange(threads) % len(searched)]
         piece, number = LEAST_PIECE, 1
         while self.left() > 0 and not self._is_best():
             current = self._greedy(current, min(piece, self.left()), number)

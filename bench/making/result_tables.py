@@ -319,17 +319,8 @@ def schedules_table(results: Path) -> str:
     rows = [row for report in reports for row in report["rows"]]
     kinds = list(dict.fromkeys((row["instances"], row["seconds"]) for row in rows))
     ways = list(dict.fromkeys(row["way"] for row in rows))
-    cells = {(row["way"], row["instances"], row["seconds"]): row for row in rows}
-    lines = [
-        (
-            way,
-            *(
-                "{mean:.2f} ± {error:.2f}".format(**cells[(way, *kind)]) if (way, *kind) in cells else "-"
-                for kind in kinds
-            ),
-        )
-        for way in ways
-    ]
+    cells = {(row["way"], (row["instances"], row["seconds"])): "{mean:.2f} ± {error:.2f}".format(**row) for row in rows}
+    lines = [(way, *(cells.get((way, kind), "-") for kind in kinds)) for way in ways]
     header = ("method", *(f"{name}, {seconds:g} s" for name, seconds in kinds))
     about = ", ".join(f"{name} {value}" for name, value in reports[0]["machine"].items())
     return "\n".join([*markdown_table(header, lines), "", f"Measured on: {about}."])
