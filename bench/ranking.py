@@ -28,7 +28,7 @@ from softrank_ext.ranking.report import CUTS, RankingReport, ndcg_of, report_of
 
 RESULTS = Path(__file__).parent / "results"
 FOLDS = 5
-SETTINGS = {"n_estimators": 100, "learning_rate": 0.05, "num_leaves": 15, "min_child_samples": 20}
+SETTINGS: dict[str, Any] = {"n_estimators": 100, "learning_rate": 0.05, "num_leaves": 15, "min_child_samples": 20}
 
 
 class Rows(NamedTuple):
@@ -102,7 +102,7 @@ def compare(data: Rows, folds: list[np.ndarray]) -> Compared:
         found = ranker._places(*_columns(test), None, 0.8)
         other = LGBMRanker(**SETTINGS, num_threads=1, verbose=-1)
         other.fit(training.X, training.y, group=training.sizes())
-        place = (-other.predict(test.X)).argsort(kind="stable")
+        place = (-np.asarray(other.predict(test.X))).argsort(kind="stable")
         ranks = np.empty(len(place))
         ranks[place] = np.arange(len(place))
         for group in np.unique(test.group):

@@ -1,5 +1,6 @@
 """Smoke tests of bench/: the scripts run, their JSON holds what it should, --compare can fail. No speed is judged."""
 
+import gzip
 import importlib
 import json
 import os
@@ -397,3 +398,23 @@ def test_constraints_benchmark_counts_broken_rules(monkeypatch):
     assert constraints.broken_rules(rules, [3, 1, 0, 2]) == 4
     row = constraints.violation_row(1000)
     assert row["name"].startswith("1000 samples") and row["ratio"] == 0 and row["allowed"] == 0.0
+
+
+def test_ranking_benchmark_reads_and_compares(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCH))
+    ranking = importlib.import_module("ranking")
+    for part, text, sizes in (("train", "2 1:0.5 3:1\n0 2:4\n1 1:2\n", "2\n1\n"), ("test", "3 3:7\n", "1\n")):
+        with gzip.open(tmp_path / f"rank.{part}.gz", "wt") as file:
+            file.write(text)
+        (tmp_path / f"rank.{part}.query").write_text(sizes)
+    rows = ranking.read_ltr(tmp_path)
+    assert rows.X.tolist() == [[0.5, 0, 1], [0, 4, 0], [2, 0, 0], [0, 0, 7]]
+    assert rows.y.tolist() == [2, 0, 1, 3] and rows.group.tolist() == [0, 0, 1, 2] and rows.sizes() == [2, 1, 1]
+    pytest.importorskip("lightgbm")
+    from softrank_ext.ranking import members
+
+    monkeypatch.setattr(members, "MOST_UPDATES", 10)
+    monkeypatch.setattr(members, "FEWEST_UPDATES", 10)
+    found = ranking.compare(ranking.drawn_lists(12), [ranking.np.arange(4)])
+    assert found.ours.shape == found.lightgbm.shape == (4, 3) and found.report.groups == 4
+    assert "NDCG@10" in "\n".join(ranking.lines_of("lists", found))
