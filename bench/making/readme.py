@@ -13,7 +13,8 @@ bench/making/figures.py), as far as they are in bench/results; bundled (metrics 
 tables (what bench/tables.py has measured), beside the paper's numbers; runtime, speed, decode, ops, constraints, law
 (what the benches have printed into bench/results); roofline (an analysis, by bench/roofline.py); attack (what the jobs
 of .ci/attack have printed into bench/results/attack.jsonl) and certificates (of bench/certificates.py); schedules and
-costs (of bench/schedules.py and bench/cost.py). Links in a page are relative to it.
+costs (of bench/schedules.py and bench/cost.py); ranking (what bench/ranking.py has printed). Links in a page are
+relative to it.
 """
 
 import argparse
@@ -74,7 +75,14 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
         "schedules": lambda: result_tables.schedules_table(results),
         "costs": lambda: result_tables.costs_table(results),
         "certificates": lambda: result_tables.certificates_table(results),
+        "ranking": lambda: printed(results, ("ranking_ltr.txt", "ranking_lists.txt", "ranking_speed.txt")),
     }
+
+
+def printed(results: Path, names: Sequence[str]) -> str:
+    """What a bench has printed into these files, as a block of text."""
+    texts = [(results / name).read_text().strip() for name in names if (results / name).exists()]
+    return "```text\n" + "\n\n".join(texts) + "\n```"
 
 
 def run_demo(results: Path) -> str:
