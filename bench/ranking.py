@@ -23,6 +23,7 @@ import numpy as np
 from timing import fix_threads, machine, timed_once
 
 from softrank_ext import Ranker
+from softrank_ext.ranking import members
 from softrank_ext.ranking.groups import groups_of
 from softrank_ext.ranking.report import CUTS, RankingReport, ndcg_of, report_of
 
@@ -143,6 +144,7 @@ def lines_of(name: str, found: Compared) -> list[str]:
 def speed_lines() -> list[str]:
     """Rows per minute of `predict`, for short and long groups; the fit is short, which does not change the speed."""
     data = drawn_lists(40)
+    members.FEWEST_UPDATES = 5
     ranker = Ranker(epochs=1).fit(data.X, data.y, data.sizes())
     lines = []
     for size in (10, 100, 1000):
