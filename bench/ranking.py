@@ -137,7 +137,6 @@ def lines_of(name: str, found: Compared) -> list[str]:
         f"  calibration error: p_top1 {report.p_top1.error:.4f}, p_top3 {report.p_top3.error:.4f}, "
         f"interval {report.interval.error:.4f}; an interval spans {100 * report.width:.0f} % of its group"
     )
-    lines.append(f"  seconds per fit: {', '.join(f'{one:.0f}' for one in found.fit_seconds)}")
     return lines
 
 
@@ -173,6 +172,7 @@ def main() -> None:
         mixed = np.random.default_rng(0).permutation(int(data.group.max()) + 1)
         found = compare(data, [mixed[fold::FOLDS] for fold in range(arguments.folds)])
         lines = lines_of(arguments.what, found)
+        print(f"seconds per fit: {', '.join(f'{one:.0f}' for one in found.fit_seconds)}")
         figures = {"report": found.report.to_json(), "ours": found.ours.tolist(), "lightgbm": found.lightgbm.tolist()}
     text = "\n".join((*lines, json.dumps(machine()))) + "\n"
     print(text, end="")
