@@ -1,7 +1,9 @@
 """Tests of _libraries.py and of the module `_C`: what happens without binaries, and what a build says of itself."""
 
+import importlib
 import itertools
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -49,7 +51,8 @@ def test_reference_runs_without_libraries_on_purpose(uncompiled):
 import torch, softrank_ext
 from softrank_ext import noise
 info = softrank_ext.build_info()
-assert info["kernels"] == "plain-torch reference" and info["cuda_compiled"] is False, info
+assert info["kernels"] == "plain-torch reference, slow: SOFTRANK_EXT_REFERENCE=1", info
+assert info["cuda_compiled"] is False, info
 assert torch.ops.softrank_ext.cpu_capability() == "plain torch"
 keys = torch._C._dispatch_dump("softrank_ext::reflect")
 assert "CPU: registered" not in keys and "CompositeExplicitAutograd" in keys, keys
@@ -66,6 +69,78 @@ def test_a_wrong_value_of_the_reference_variable_is_refused(uncompiled):
     run = _run(uncompiled, "import softrank_ext", reference="yes")
     assert run.returncode != 0
     assert "ImportError: SOFTRANK_EXT_REFERENCE must be 0 or 1, got 'yes'" in run.stderr
+
+
+def test_a_plain_install_runs_and_says_so(uncompiled):
+    """What SOFTRANK_PLAIN=1 leaves: a mark, and no library."""
+    mark = uncompiled / "softrank_ext" / "_plain_install"
+    mark.write_text("")
+    try:
+        code = """
+import torch, softrank_ext
+from softrank_ext import Engine, SoftRankModel, from_pretrained, metrics, sample
+print(softrank_ext.build_info()["kernels"])
+items = torch.arange(12).repeat(2, 1)
+print(sample(from_pretrained("preferences-dublin-north"), items, seed=0, steps=1).order.sort(1).values.equal(items))
+print(metrics.kendall_tau(torch.tensor([[1, 3, 2, 0]]), torch.tensor([[0, 1, 2, 3]])).tolist())
+"""
+        run = _run(uncompiled, code)
+        assert run.returncode == 0, run.stderr
+        assert run.stdout.splitlines()[:2] == ["plain-torch reference, slow: a plain install", "True"]
+        run = _run(uncompiled, "import softrank_ext", reference="0")
+        assert "softrank_ext is not compiled: _ops.so is missing" in run.stderr  # the variable goes before the mark
+    finally:
+        mark.unlink()
+
+
+@needs_compiled
+def test_a_python_without_its_module_runs_on_plain_twins(uncompiled, tmp_path):
+    """A wheel's `_ops` serves every Python, its `_C` one."""
+    shutil.copytree(uncompiled, tmp_path, dirs_exist_ok=True)
+    shutil.copy(PACKAGE / "_ops.so", tmp_path / "softrank_ext")
+    shutil.copy(next(PACKAGE.glob("_C.*.so")), tmp_path / "softrank_ext" / "_C.cpython-27-x86_64-linux-gnu.so")
+    code = """
+import torch, softrank_ext
+from softrank_ext import metrics
+from softrank_ext.costs import LinearOrdering, local_search
+info = softrank_ext.build_info()
+print(info["kernels"], info["numpy_algorithms"], sep=", ")
+order, weights = torch.tensor([[1, 3, 2, 0]]), torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(0))
+cheaper = local_search(weights, order, LinearOrdering())
+assert (LinearOrdering()(weights, cheaper) <= LinearOrdering()(weights, order)).all()
+print(metrics.kendall_tau(order, torch.tensor([[0, 1, 2, 3]])).tolist())
+"""
+    run = _run(tmp_path, code)
+    assert run.returncode == 0, run.stderr
+    here = _run(PACKAGE.parent, code)
+    assert run.stdout.splitlines()[0] == "compiled, plain, slow: there is no _C for this Python"
+    assert here.stdout.splitlines()[0] == "compiled, compiled"
+    assert run.stdout.splitlines()[1] == here.stdout.splitlines()[1]
+
+
+@needs_compiled
+def test_a_damaged_module_is_explained(uncompiled, tmp_path):
+    shutil.copytree(uncompiled, tmp_path, dirs_exist_ok=True)
+    shutil.copy(PACKAGE / "_ops.so", tmp_path / "softrank_ext")
+    (tmp_path / "softrank_ext" / next(PACKAGE.glob("_C.*.so")).name).write_bytes(b"not a library")
+    code = "from softrank_ext import metrics; import torch; o = torch.tensor([[1, 0]]); metrics.kendall_tau(o, o)"
+    last = _run(tmp_path, code).stderr.strip().splitlines()[-1]
+    assert last.startswith(
+        "ImportError: softrank_ext's _C does not load: it is damaged or was built for another machine."
+    )
+    assert "pip install --force-reinstall" in last
+
+
+def test_every_module_can_be_imported():
+    """What documentation tools and type checkers do; the libraries of ops are empty modules."""
+    optional = {"tensorboard", "torchvision", "matplotlib", "huggingface_hub"}
+    names = [module.name for module in pkgutil.walk_packages(softrank_ext.__path__, "softrank_ext.")]
+    assert len(names) > 100
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            assert error.name in optional, name
 
 
 def test_reference_variable(monkeypatch):
@@ -88,9 +163,9 @@ def test_old_torch_is_named(monkeypatch):
 def test_a_library_that_does_not_load_is_explained(monkeypatch, tmp_path):
     (tmp_path / "_ops.so").write_bytes(b"not a library")
     monkeypatch.setattr(_libraries, "_FOLDER", tmp_path)
-    built = re.escape(str(softrank_ext.build_info()["torch_built_against"]))
     wanted = (
-        rf"^softrank_ext's _ops.so was built against torch {built} and does not load beside torch .*Rebuild it with"
+        rf"^softrank_ext's _ops.so does not load beside torch {re.escape(torch.__version__)} on \w+ \w+: it is damaged "
+        r"or was built for another machine or another torch. Install it again: `pip install --force-reinstall"
     )
     with pytest.raises(ImportError, match=wanted):
         _libraries.load_libraries()
@@ -100,10 +175,12 @@ def test_a_library_that_does_not_load_is_explained(monkeypatch, tmp_path):
 def test_build_info():
     info = softrank_ext.build_info()
     assert set(info) == {
-        "version", "torch_running", "threads", "kernels", "torch_built_against", "compiler", "cpu_capability",
+        "version", "torch_running", "threads", "kernels", "numpy_algorithms", "torch_built_against", "compiler",
+        "cpu_capability",
         "cuda_compiled", "cuda_loaded", "cuda_architectures",
     }  # fmt: skip
-    assert info["kernels"] == "compiled"
+    assert info["kernels"] == info["numpy_algorithms"] == "compiled"
+    assert re.match(r"\d+\.\d+", str(info["torch_built_against"])) and re.match(r"\w+ \d+", str(info["compiler"]))
     assert info["torch_running"] == torch.__version__
     assert info["threads"] == torch.get_num_threads()
     assert info["cpu_capability"] in ("baseline", "avx2", "avx512")

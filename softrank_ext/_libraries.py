@@ -1,13 +1,17 @@
 """Loads the compiled libraries once and says what they are.
 
-`_ops` holds the CPU kernels, `_ops_cuda` the CUDA kernels (where they were compiled), `_C` the numpy algorithms.
+`_ops` holds the CPU kernels, `_ops_cuda` the CUDA kernels (where they were compiled), `_C` the numpy algorithms, which
+have plain twins for a Python that it was not built for. A plain install has none of them, on purpose.
 """
 
 import ctypes
+import json
 import os
+import platform
 import warnings
 from functools import cache
 from importlib import import_module, metadata
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,15 +20,22 @@ import torch
 
 _FOLDER = Path(__file__).parent
 _REFERENCE_VARIABLE = "SOFTRANK_EXT_REFERENCE"
+_PLAIN_MARK = "_plain_install"  # the file that SOFTRANK_PLAIN=1 leaves in the package
 _MINIMUM_TORCH = (2, 10)
+_REINSTALL = "Install it again: `pip install --force-reinstall --no-deps softrank_ext`, or `.` in the source tree"
 
 
 def uses_reference() -> bool:
-    """True if SOFTRANK_EXT_REFERENCE asks for the plain-torch reference instead of the compiled libraries."""
+    """True if plain torch runs instead of the kernels: asked for by SOFTRANK_EXT_REFERENCE=1, or by a plain install."""
     value = os.environ.get(_REFERENCE_VARIABLE, "")
     if value not in ("", "0", "1"):
         raise ImportError(f"{_REFERENCE_VARIABLE} must be 0 or 1, got {value!r}")
-    return value == "1"
+    return value == "1" or (value == "" and is_plain_install())
+
+
+def is_plain_install() -> bool:
+    """Whether the package was installed by SOFTRANK_PLAIN=1, without a compiler."""
+    return (_FOLDER / _PLAIN_MARK).exists()
 
 
 def load_libraries() -> None:
@@ -57,10 +68,10 @@ def _load(name: str, is_required: bool) -> None:
     try:
         torch.ops.load_library(str(path))
     except OSError as error:
+        here = f"torch {torch.__version__} on {platform.system()} {platform.machine()}"
         raise ImportError(
-            f"softrank_ext's {name}.so was built against torch {compiled_module().build_info()['torch_built_against']} "
-            f"and does not load beside torch {torch.__version__}. Rebuild it with `pip install --force-reinstall "
-            f"--no-deps .` in the source tree. ({error})"
+            f"softrank_ext's {name}.so does not load beside {here}: it is damaged or was built for another machine or "
+            f"another torch. {_REINSTALL}. ({error})"
         ) from error
 
 
@@ -83,7 +94,7 @@ def cuda_problem() -> str | None:
         return None
     if driver.cuInit(0) != 0:
         return None
-    return _problem_of(driver, compiled_module().build_info())
+    return _problem_of(driver, _build_facts())
 
 
 def _problem_of(driver: Any, compiled: dict[str, str]) -> str | None:
@@ -120,9 +131,31 @@ def _is_covered(major: int, minor: int, architectures: str) -> bool:
     return False
 
 
+def has_compiled_module() -> bool:
+    """Whether there is a `_C` for this Python; without it plain twins run."""
+    return not uses_reference() and _finds_module()
+
+
+@cache
+def _finds_module() -> bool:
+    return find_spec("softrank_ext._C") is not None
+
+
 def compiled_module() -> ModuleType:
-    """The pybind11 module `_C`."""
-    return import_module("softrank_ext._C")
+    """The pybind11 module `_C`; raises ImportError with the remedy if it does not load."""
+    try:
+        return import_module("softrank_ext._C")
+    except ImportError as error:
+        raise ImportError(
+            f"softrank_ext's _C does not load: it is damaged or was built for another machine. {_REINSTALL}. ({error})"
+        ) from error
+
+
+def _build_facts() -> dict[str, str]:
+    """What the build says of itself: torch_built_against, compiler, cuda_version, cuda_architectures."""
+    facts = dict.fromkeys(("torch_built_against", "compiler", "cuda_version", "cuda_architectures"), "")
+    facts.update(json.loads(torch.ops.softrank_ext.build_facts()))
+    return facts
 
 
 def installed_version() -> str:
@@ -141,15 +174,18 @@ def build_info() -> dict[str, object]:
         "threads": torch.get_num_threads(),
     }
     if uses_reference():
-        return info | {"kernels": "plain-torch reference", "torch_built_against": None, "cuda_compiled": False}
-    compiled = compiled_module().build_info()
+        reason = "a plain install" if is_plain_install() else f"{_REFERENCE_VARIABLE}=1"
+        kernels = f"plain-torch reference, slow: {reason}"
+        return info | {"kernels": kernels, "torch_built_against": None, "cuda_compiled": False}
+    facts = _build_facts()
     has_cuda_library = (_FOLDER / "_ops_cuda.so").exists()
     return info | {
         "kernels": "compiled",
-        "torch_built_against": compiled["torch_built_against"],
-        "compiler": compiled["compiler"],
+        "numpy_algorithms": "compiled" if has_compiled_module() else "plain, slow: there is no _C for this Python",
+        "torch_built_against": facts["torch_built_against"],
+        "compiler": facts["compiler"],
         "cpu_capability": torch.ops.softrank_ext.cpu_capability(),
         "cuda_compiled": has_cuda_library,
         "cuda_loaded": has_cuda_library and _runs_cuda_library() and cuda_problem() is None,
-        "cuda_architectures": compiled["cuda_architectures"],
+        "cuda_architectures": facts["cuda_architectures"],
     }

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from softrank_ext._libraries import compiled_module, uses_reference
+from softrank_ext._libraries import compiled_module, has_compiled_module
 from softrank_ext.checks import ANY_FLOAT, check_integer, check_tensor, described, dtype_name, has_shape
 from softrank_ext.permutations import check_order, check_range, check_slots, ranks_of
 
@@ -214,7 +214,7 @@ def _tau_of(values: Tensor, pairs: Tensor) -> Tensor:
 
 def _inversions_of(values: Tensor) -> Tensor:
     """Number of pairs i < j of each row with `values[i] > values[j]`: (..., N) int64 -> (...) int64."""
-    if uses_reference():
+    if not has_compiled_module():
         later_and_smaller = [
             (values[..., place, None] > values[..., place + 1 :]).sum(-1) for place in range(values.shape[-1])
         ]

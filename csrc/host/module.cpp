@@ -1,4 +1,4 @@
-// Module _C: numpy algorithms and what this build is. No torch in it.
+// Module _C: numpy algorithms. No torch in it.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -8,15 +8,6 @@
 namespace py = pybind11;
 
 namespace {
-
-py::dict build_info() {
-  py::dict info;
-  info["torch_built_against"] = SOFTRANK_TORCH_VERSION;
-  info["compiler"] = SOFTRANK_COMPILER;
-  info["cuda_architectures"] = SOFTRANK_CUDA_ARCHITECTURES;
-  info["cuda_version"] = SOFTRANK_CUDA_VERSION;
-  return info;
-}
 
 using Ranks = py::array_t<int64_t, py::array::c_style | py::array::forcecast>;
 
@@ -39,7 +30,6 @@ py::array_t<int64_t> discordant_pairs(const Ranks& ranks) {
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "Compiled numpy algorithms of softrank_ext.";
-  m.def("build_info", &build_info, "What this build was made with.");
   m.def(
       "discordant_pairs", &discordant_pairs, py::arg("ranks"),
       "Number of pairs in each row of a (B, N) int64 array whose first number is the larger: the Kendall distance of a "

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext._libraries import compiled_module, uses_reference
+from softrank_ext._libraries import compiled_module, has_compiled_module
 from softrank_ext.checks import (
     ANY_FLOAT,
     check_integer,
@@ -95,7 +95,7 @@ def insert_in_turn(items: Tensor, order: Tensor, cost: Cost, *, constraints: Con
     check_order(order)
     _check_items(items, order, cost)
     before = _before_of(constraints, items)
-    if isinstance(cost, Problem) and not uses_reference() and order.numel() > 0:
+    if isinstance(cost, Problem) and has_compiled_module() and order.numel() > 0:
         built: np.ndarray = compiled_module().build_orders(
             cost.table_of(items, order).cpu().numpy(),
             order.cpu().numpy(),
@@ -146,7 +146,7 @@ def iterated_greedy(
     if before is not None and not bool(Rules(before, None, None).kept_by(order).all()):
         raise ValueError("order must keep the constraints to begin with")
     heat = temperature / 10 * _typical_step(items, order, cost)  # (B,)
-    if isinstance(cost, Problem) and not uses_reference() and order.numel() > 0:
+    if isinstance(cost, Problem) and has_compiled_module() and order.numel() > 0:
         found: np.ndarray = compiled_module().iterated_greedy(
             cost.table_of(items, order).cpu().numpy(),
             order.cpu().numpy(),

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext._libraries import compiled_module, uses_reference
+from softrank_ext._libraries import compiled_module, has_compiled_module
 from softrank_ext.checks import check_bool, check_choice, check_integer, check_mask, described
 from softrank_ext.constraints import Constraining, Rules, rules_of
 from softrank_ext.costs.form import Cost
@@ -116,13 +116,13 @@ def _search(
     if isinstance(cost, TourLength | MatrixTourLength):
         table = cost.table_of(items, order)
         check_sizes("items", table)
-        if not uses_reference() and order.numel() > 0:
+        if has_compiled_module() and order.numel() > 0:
             options = _compiled_options(kinds, limit, rules, keep_first)
             return _search_tours(table, order, cost, neighbours, options)
     elif isinstance(cost, Problem):
         table = cost.table_of(items, order)
         check_sizes("items", table)
-        if not uses_reference() and order.numel() > 0:
+        if has_compiled_module() and order.numel() > 0:
             options = _compiled_options(kinds, limit, rules, keep_first)
             cheaper = compiled_module().search_orders(table.cpu().numpy(), order.cpu().numpy(), cost.name, **options)
             return torch.from_numpy(cheaper).to(order.device)

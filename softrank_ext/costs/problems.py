@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softrank_ext._libraries import compiled_module, uses_reference
+from softrank_ext._libraries import compiled_module, has_compiled_module
 from softrank_ext.checks import ANY_FLOAT, check_tensor, described
 from softrank_ext.costs.form import Cost
 
@@ -122,7 +122,7 @@ Problem = Makespan | TotalFlowTime | WeightedTardiness | LinearOrdering
 
 def _costs_of(name: str, reference: Cost, table: Tensor, order: Tensor) -> Tensor:
     """The costs (...) by the compiled function of that name, or by the reference."""
-    if uses_reference() or order.numel() == 0 or table.device.type != "cpu":
+    if not has_compiled_module() or order.numel() == 0 or table.device.type != "cpu":
         return reference(table, order)
     compiled: Callable[..., object] = compiled_module().order_costs
     rows = order.reshape(-1, order.shape[-1]).numpy()

@@ -136,3 +136,4 @@ def _taking_flat(kernel: Callable[..., Any], arguments: Sequence[Argument]) -> C
 
 
 define("cpu_capability", (), "str", lambda: "plain torch", None)
+define("build_facts", (), "str", lambda: "{}", None)
