@@ -81,7 +81,7 @@ import torch, softrank_ext
 from softrank_ext import Engine, SoftRankModel, from_pretrained, metrics, sample
 print(softrank_ext.build_info()["kernels"])
 items = torch.arange(12).repeat(2, 1)
-print(sample(from_pretrained("preferences-dublin-north"), items, seed=0, steps=1).order.sort(1).values.equal(items))
+print(sample(from_pretrained("preferences-dublin-north"), items, seed=0, steps=1).order.flatten(0, -2).sort(1).values.equal(items))
 print(metrics.kendall_tau(torch.tensor([[1, 3, 2, 0]]), torch.tensor([[0, 1, 2, 3]])).tolist())
 """
         run = _run(uncompiled, code)
@@ -133,7 +133,7 @@ def test_a_damaged_module_is_explained(uncompiled, tmp_path):
 
 def test_every_module_can_be_imported():
     """What documentation tools and type checkers do; the libraries of ops are empty modules."""
-    optional = {"tensorboard", "torchvision", "matplotlib", "huggingface_hub"}
+    optional = {"tensorboard", "torchvision", "matplotlib", "huggingface_hub", "polars"}
     names = [module.name for module in pkgutil.walk_packages(softrank_ext.__path__, "softrank_ext.")]
     assert len(names) > 100
     for name in names:

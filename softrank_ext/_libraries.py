@@ -11,7 +11,7 @@ import platform
 import warnings
 from functools import cache
 from importlib import import_module, metadata
-from importlib.util import find_spec
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -138,7 +138,7 @@ def has_compiled_module() -> bool:
 
 @cache
 def _finds_module() -> bool:
-    return find_spec("softrank_ext._C") is not None
+    return any((_FOLDER / f"_C{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
 
 
 def compiled_module() -> ModuleType:

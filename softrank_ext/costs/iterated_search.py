@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from softrank_ext._libraries import compiled_module, uses_reference
+from softrank_ext._libraries import compiled_module, has_compiled_module
 from softrank_ext.checks import check_instance, check_integer, check_number, check_positive, check_seed
 from softrank_ext.constraints import Constraints, Rules, rules_of
 from softrank_ext.costs.form import costs_of
@@ -76,7 +76,7 @@ def iterated_local_search(
     if rules is not None and not bool(rules.kept_by(order).all()):
         row = int((~rules.kept_by(order)).nonzero()[0])
         raise ValueError(f"order must keep the constraints to begin with, row {row} does not")
-    if uses_reference() or order.numel() == 0:
+    if not has_compiled_module() or order.numel() == 0:
         return _plain_search(items, order, cost, rules, 0 if rounds is None else rounds, kept, seed)
     rest, keeps_first, keeps_last = _without_ends(constraints, N)
     rebuilds = rest is not None and bool(rest.before) and not (rest.pins or rest.forbidden or rest.together)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext._libraries import uses_reference
+from softrank_ext._libraries import has_compiled_module
 from softrank_ext.checks import ANY_FLOAT, check_integer, check_tensor
 from softrank_ext.costs import TourLength, local_search
 from softrank_ext.costs.tours import check_sizes
@@ -21,7 +21,7 @@ def two_opt(points: Tensor, order: Tensor, neighbours: int = 10) -> Tensor:
     check_tensor("points", points, (*order.shape, 2), ANY_FLOAT, "; it must fit order")
     check_integer("neighbours", neighbours, 1)
     check_sizes("points", points)
-    if not uses_reference():
+    if has_compiled_module():
         return local_search(points, order, TourLength(), ("reverse",), keep_first=True, neighbours=neighbours)
     pairs = zip(points.double().cpu().numpy(), order.cpu().numpy(), strict=True)
     shorter = [torch.from_numpy(plain_two_opt(*pair)) for pair in pairs]
