@@ -81,7 +81,8 @@ import torch, softrank_ext
 from softrank_ext import Engine, SoftRankModel, from_pretrained, metrics, sample
 print(softrank_ext.build_info()["kernels"])
 items = torch.arange(12).repeat(2, 1)
-print(sample(from_pretrained("preferences-dublin-north"), items, seed=0, steps=1).order.flatten(0, -2).sort(1).values.equal(items))
+order = sample(from_pretrained("preferences-dublin-north"), items, seed=0, steps=1).order
+print(order.flatten(0, -2).sort(1).values.equal(items))
 print(metrics.kendall_tau(torch.tensor([[1, 3, 2, 0]]), torch.tensor([[0, 1, 2, 3]])).tolist())
 """
         run = _run(uncompiled, code)

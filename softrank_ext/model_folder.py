@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 from safetensors import SafetensorError
@@ -22,6 +22,7 @@ from softrank_ext.atomic_files import has_file, read_files, save_files, temporar
 from softrank_ext.model import OrderModel, SoftRankModel
 from softrank_ext.model.registry import model_class
 
+_Model = TypeVar("_Model", bound=OrderModel)
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 TRAINING_FILE = "training.safetensors"
@@ -56,15 +57,32 @@ def _training_files(tensors: Mapping[str, Tensor], state: Mapping[str, object]) 
     return {TRAINING_FILE: safetensors.save(_on_cpu(tensors), metadata=metadata)}
 
 
-def load_model(folder: str | Path, *, embedder: nn.Module | None = None) -> OrderModel:
+@overload
+def load_model(folder: str | Path, *, embedder: nn.Module | None = None) -> OrderModel: ...
+
+
+@overload
+def load_model(folder: str | Path, *, embedder: nn.Module | None = None, kind: type[_Model]) -> _Model: ...
+
+
+def load_model(
+    folder: str | Path, *, embedder: nn.Module | None = None, kind: type[OrderModel] = OrderModel
+) -> OrderModel:
     """Read a model of any type from its folder; in eval mode, on the CPU, in its own dtype.
 
     Matrices saved as float16 (`save_pretrained` with half) become float32. embedder: the module for a model that was
-    saved with an embedder of the user's own; its weights are read as well.
+    saved with an embedder of the user's own; its weights are read as well. kind: the class that is wanted; a subclass
+    of the one that was saved is made instead of it.
     """
     folder = Path(folder)
     files = _read_model_files(folder)
     make, config = _parsed_config(folder / CONFIG_FILE, files[CONFIG_FILE])
+    if issubclass(kind, make):
+        make = kind
+    elif not issubclass(make, kind):
+        raise ValueError(
+            f"{folder} holds a {make.model_type} model, not a {kind.__name__}: use softrank_ext.from_pretrained"
+        )
     if config.embedder is None and embedder is None:
         raise ValueError(f"{folder} was saved with an embedder of its own: pass from_pretrained(..., embedder=module)")
     tensors = _parsed_tensors(folder / WEIGHTS_FILE, files[WEIGHTS_FILE])
@@ -197,7 +215,7 @@ def _read_model_files(folder: Path) -> dict[str, bytes]:
     return read_files(folder, (CONFIG_FILE, WEIGHTS_FILE))
 
 
-def _parsed_config(path: Path, data: bytes) -> tuple[Callable[..., OrderModel], Any]:
+def _parsed_config(path: Path, data: bytes) -> tuple[type[OrderModel], Any]:
     """The model's class and its config."""
     try:
         fields = json.loads(data)

@@ -73,13 +73,15 @@ void rows_in_parallel(int64_t rows, int64_t threads, MakeWorker make_worker) {
     }
     work(true);
     // The others may have long rows left: Ctrl-C must reach them too.
-    for (std::unique_lock<std::mutex> guard(lock); working > 0;) {
+    std::unique_lock<std::mutex> guard(lock);
+    while (working > 0) {
       // By the system clock: waiting by the steady one needs a newer libc than the wheels are for.
       const auto until = std::chrono::system_clock::now() + std::chrono::milliseconds(50);
       if (all_ended.wait_until(guard, until) == std::cv_status::no_timeout) continue;
       pybind11::gil_scoped_acquire acquire;
       if (PyErr_Occurred() == nullptr && PyErr_CheckSignals() != 0) is_stopped = true;
     }
+    guard.unlock();
     for (std::thread& other : others) other.join();
   }
   if (PyErr_Occurred() != nullptr) throw pybind11::error_already_set();

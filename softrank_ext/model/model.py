@@ -9,7 +9,7 @@ depend on the picks so far. `gpl` and `pl` use the encoder alone: scores per pla
 """
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +41,7 @@ from softrank_ext.permutations import check_slots
 from softrank_ext.processes import Process
 
 _MOST_TIME_VECTORS = 256  # that are kept
+_Model = TypeVar("_Model", bound="SoftRankModel")
 
 
 class LogProb(NamedTuple):
@@ -200,6 +201,10 @@ class SoftRankModel(OrderModel):
         scores: Tensor = self.decoder_norm(x) @ head_keys.transpose(1, 2) + head_bias[:, None]  # (B, place, slot)
         return scores
 
+    def forward(self, items: Tensor, t: float | Tensor, order: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The log-probability (B,) of orders, `log_prob(...).total`: what wrappers of modules call, as DDP and FSDP."""
+        return self.log_prob(items, t, order, mask).total
+
     def log_prob(
         self,
         items: Tensor,
@@ -338,10 +343,12 @@ class SoftRankModel(OrderModel):
         """Read a saved or bundled model, in eval mode: `softrank_ext.from_pretrained`."""
         from softrank_ext.pretrained import from_pretrained
 
-        model = from_pretrained(name_or_folder, embedder=embedder)
-        if not isinstance(model, SoftRankModel):
-            raise ValueError(f"{name_or_folder} holds a {model.model_type} model: use softrank_ext.from_pretrained")
-        return model
+        `softrank_ext.from_pretrained` reads models of any type.
+        """
+        from softrank_ext import model_folder
+        from softrank_ext.pretrained import folder_of
+
+        return model_folder.load_model(folder_of(name_or_folder), embedder=embedder, kind=cls)
 
     def _gpl_scores(self, embedded: Tensor, t: float | Tensor, mask: Tensor | None) -> Tensor:
         """All stagewise scores in one pass, as SymmetricDiffusers does: N zero tokens, one per place, follow the items.
@@ -406,7 +413,7 @@ class SoftRankModel(OrderModel):
         """Time vector (B or 1, 1, D), of packed weights if there are any, which keep those of numbers."""
         scale = self.config.time_scale
         embedder = self.time_embedder if packed is None else packed.time_embedder
-        kept = None if packed is None else packed.time_vectors
+        kept = None if packed is None or torch.compiler.is_compiling() else packed.time_vectors
         if isinstance(t, (int, float)):
             if not 0 <= t <= 1:
                 raise ValueError(f"t must be in [0, 1], got {t}")

@@ -58,14 +58,16 @@ def check_choices(choices: Choices, mask: Tensor, dtype: torch.dtype) -> None:
     check_number("temperature", temperature, "a number", True)
     if uniform is not None and (uniform.shape != mask.shape or uniform.dtype != dtype):
         raise ValueError(f"uniform must be {tuple(mask.shape)} of {dtype}, got {described(uniform)}")
-    if uniform is not None and not bool(((uniform >= 0) & (uniform <= 1)).all()):
+    is_read = not torch.compiler.is_compiling()  # a graph does not look at data
+    if is_read and uniform is not None and not bool(((uniform >= 0) & (uniform <= 1)).all()):
         raise ValueError("uniform must be from 0 to 1, got a number outside or NaN")
     if not torch.finfo(dtype).tiny <= temperature < math.inf:
         raise ValueError(
             f"temperature must be positive and finite, got {temperature}; for greedy picks pass no uniform"
         )
     if forced_order is not None:
-        check_slots(forced_order, mask, "forced_order")
+        if is_read:
+            check_slots(forced_order, mask, "forced_order")
         if uniform is not None and forced_places is None:
             raise ValueError("uniform and a whole forced_order exclude each other, got both; give forced_places")
     is_number = isinstance(forced_places, int) and 0 <= forced_places <= mask.shape[1]
@@ -73,10 +75,10 @@ def check_choices(choices: Choices, mask: Tensor, dtype: torch.dtype) -> None:
         raise ValueError(
             f"forced_places must be from 0 to {mask.shape[1]} and go with a forced_order, got {forced_places}"
         )
-    if draft is not None:
+    if draft is not None and is_read:
         check_slots(draft, mask, "draft")
     check_rules(mask, before, allowed, group)
-    if forced_order is not None and choices.has_rules():
+    if forced_order is not None and choices.has_rules() and is_read:
         _check_forced(forced_order if forced_places is None else forced_order[:, :forced_places], choices, mask)
 
 

@@ -86,12 +86,13 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const Choices& choices, const st
     };
     tiles.for_each(
         [&] {
-          return std::make_unique<Scratch>(std::make_unique_for_overwrite<T[]>(scratch_numbers),
-                                           std::make_unique_for_overwrite<T[]>(largest * cache_row),
-                                           std::make_unique_for_overwrite<int64_t[]>(largest * n),
-                                           std::make_unique_for_overwrite<int64_t[]>(largest * n),
-                                           std::make_unique_for_overwrite<bool[]>(largest * n),
-                                           std::make_unique<RowConstraints[]>(is_ruled ? largest : 0));
+          // Braces: clang 14 makes no aggregate by parentheses.
+          return std::unique_ptr<Scratch>(new Scratch{std::make_unique_for_overwrite<T[]>(scratch_numbers),
+                                                      std::make_unique_for_overwrite<T[]>(largest * cache_row),
+                                                      std::make_unique_for_overwrite<int64_t[]>(largest * n),
+                                                      std::make_unique_for_overwrite<int64_t[]>(largest * n),
+                                                      std::make_unique_for_overwrite<bool[]>(largest * n),
+                                                      std::make_unique<RowConstraints[]>(is_ruled ? largest : 0)});
         },
         [&](int64_t first, int64_t end, Scratch* scratch) {
           DecodeTile<T> tile{};
