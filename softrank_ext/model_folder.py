@@ -80,9 +80,7 @@ def load_model(
     if issubclass(kind, make):
         make = kind
     elif not issubclass(make, kind):
-        raise ValueError(
-            f"{folder} holds a {make.model_type} model, not a {kind.__name__}: use softrank_ext.from_pretrained"
-        )
+        raise ValueError(f"{folder} holds a {make.model_type} model: use softrank_ext.from_pretrained")
     if config.embedder is None and embedder is None:
         raise ValueError(f"{folder} was saved with an embedder of its own: pass from_pretrained(..., embedder=module)")
     tensors = _parsed_tensors(folder / WEIGHTS_FILE, files[WEIGHTS_FILE])

@@ -338,10 +338,9 @@ class SoftRankModel(OrderModel):
 
         return push_to_hub(self, repository, private=private, token=token)
 
-    @staticmethod
-    def from_pretrained(name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> "SoftRankModel":
-        """Read a saved or bundled model, in eval mode: `softrank_ext.from_pretrained`."""
-        from softrank_ext.pretrained import from_pretrained
+    @classmethod
+    def from_pretrained(cls: type[_Model], name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> _Model:
+        """Read a saved or bundled model of this class, in eval mode; of a subclass, a model of the subclass.
 
         `softrank_ext.from_pretrained` reads models of any type.
         """
