@@ -226,17 +226,8 @@ class BlockDecoder {
     __syncthreads();  // all tokens are normed
   }
 
-  // x += a product of `from`; in post-norm the sum is normed.
-  __device__ void add_product(const T* from, int stride, int64_t matrix, int inputs, int64_t norm_part) {
-    Products::template multiply<tokens>(
-        from, stride, p.packed + matrix, width, inputs, partial,
-        [&](int token, int output, T value) { x[token * shared.stride + output] += value; });
-    if (!p.sizes.norm_first) norm(x, norm_part, x);
-  }
-
   // A product of x, normed first in pre-norm, into `projected`.
-  template <bool is_rectified>
-  __device__ void project(int64_t norm_part, int64_t matrix, int outputs) {
+  __device__ void project(int64_t norm_part, int64_t matrix, int outputs, bool is_rectified) {
     if (p.sizes.norm_first) norm(x, norm_part, normed);
     Products::template multiply<tokens>(p.sizes.norm_first ? normed : x, shared.stride, p.packed + matrix, outputs,
                                         width, partial, [&](int token, int output, T value) {
@@ -245,10 +236,38 @@ class BlockDecoder {
                                         });
   }
 
+  // x += a product of `from`; in post-norm the sum is normed.
+  __device__ void add_product(const T* from, int stride, int64_t matrix, int inputs, int64_t norm_part) {
+    Products::template multiply<tokens>(
+        from, stride, p.packed + matrix, width, inputs, partial,
+        [&](int token, int output, T value) { x[token * shared.stride + output] += value; });
+    if (!p.sizes.norm_first) norm(x, norm_part, x);
+  }
+
+  // Attention to the places so far, to the memory, then the feed-forward. A loop that is not unrolled: each product in
+  // the code takes registers and seconds to compile.
   __device__ void run_layer(int layer) {
     const int64_t at = layer * parts.size;
-    project<false>(at + parts.self_norm, at + parts.self_qkv, 3 * width);
-    // Keys and values of the places join the caches.
+#pragma unroll 1
+    for (int part = 0; part < 3; ++part) {
+      const bool is_own = part == 0, is_feed = part == 2;
+      const int64_t norm_part = at + (is_own ? parts.self_norm : is_feed ? parts.feed_norm : parts.memory_norm);
+      const int64_t in = at + (is_own ? parts.self_qkv : is_feed ? parts.feed_in : parts.memory_query);
+      const int64_t out = at + (is_own ? parts.self_out : is_feed ? parts.feed_out : parts.memory_out);
+      project(norm_part, in, is_own ? 3 * width : is_feed ? p.sizes.feed_width : width, is_feed);
+      if (is_own) store_keys(layer);
+      if (!is_feed) attend_all(layer, is_own);
+      add_product(is_feed ? projected : attended, is_feed ? shared.wide_stride : shared.stride, out,
+                  is_feed ? p.sizes.feed_width : width, norm_part);
+    }
+  }
+
+  __device__ T* own_keys(int r, int layer) const {
+    return p.caches + ((first_row + r) * p.sizes.layers + layer) * 2 * n * width;
+  }
+
+  // Keys and values of the places join the caches.
+  __device__ void store_keys(int layer) {
     for (int i = threadIdx.x; i < tokens * 2 * width; i += decoder_threads) {
       const int token = i / (2 * width), c = i % (2 * width);
       if (!is_live(token)) continue;
@@ -256,40 +275,20 @@ class BlockDecoder {
           projected[token * shared.wide_stride + width + c];
     }
     __syncthreads();  // keys and values are in the caches
-    attend_all(
-        int64_t(n) * width, [&](int token, int) { return place_of(token) + 1; },
-        [&](int token, int offset) {
-          const T* keys = own_keys(row_of(token), layer) + offset;
-          return [=, this](int i) { return keys + int64_t(i) * width; };
-        });
-    add_product(attended, shared.stride, at + parts.self_out, width, at + parts.self_norm);
-    project<false>(at + parts.memory_norm, at + parts.memory_query, width);
-    attend_all(
-        int64_t(width), [&](int, int r) { return count[r]; },
-        [&](int token, int offset) {
-          const int64_t start = row_start(row_of(token));
-          const T* keys = p.memory_keys + (start * p.sizes.layers + layer) * 2 * width + offset;
-          return [=, this](int i) { return keys + int64_t(p.real_slots[start + i]) * p.sizes.layers * 2 * width; };
-        });
-    add_product(attended, shared.stride, at + parts.memory_out, width, at + parts.memory_norm);
-    project<true>(at + parts.feed_norm, at + parts.feed_in, p.sizes.feed_width);
-    add_product(projected, shared.wide_stride, at + parts.feed_out, p.sizes.feed_width, at + parts.feed_norm);
   }
 
-  __device__ T* own_keys(int r, int layer) const {
-    return p.caches + ((first_row + r) * p.sizes.layers + layer) * 2 * n * width;
-  }
-
-  // Every head of every token attends: length_of(token, row) positions, keys_of(token, channel) gives a key by
-  // position.
-  template <typename LengthOf, typename KeysOf>
-  __device__ void attend_all(int64_t value_offset, LengthOf length_of, KeysOf keys_of) {
+  // Every head of every token attends: to the places up to its own, or to the memory's real slots.
+  __device__ void attend_all(int layer, bool is_own) {
     const int heads = p.sizes.heads, channels = width / heads;
     for (int i = warp; warp < p.attention_warps && i < tokens * heads; i += p.attention_warps) {
-      const int token = i / heads, offset = i % heads * channels;
+      const int token = i / heads, r = row_of(token), offset = i % heads * channels;
       if (!is_live(token)) continue;
-      attend(projected + token * shared.wide_stride + offset, keys_of(token, offset), value_offset,
-             length_of(token, row_of(token)), channels, weights, attended + token * shared.stride + offset);
+      const int64_t start = row_start(r), layers = p.sizes.layers;
+      const Keys<T> keys = is_own ? Keys<T>{own_keys(r, layer) + offset, width, int64_t(n) * width, nullptr}
+                                  : Keys<T>{p.memory_keys + (start * layers + layer) * 2 * width + offset,
+                                            layers * 2 * width, width, p.real_slots + start};
+      attend(projected + token * shared.wide_stride + offset, keys, is_own ? place_of(token) + 1 : count[r], channels,
+             weights, attended + token * shared.stride + offset);
     }
     __syncthreads();  // all heads are done
   }

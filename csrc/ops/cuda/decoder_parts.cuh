@@ -55,15 +55,25 @@ __device__ void norm_token(const T* x, int width, const T* norm, T* out) {
   for (int c = lane; c < width; c += 32) out[c] = (x[c] - mean) * scale * norm[c] + norm[width + c];
 }
 
-// Attention of one head's query over `length` keys. key(i) is where the key of position i stands, its value is
-// value_offset further. weights: shared memory of this warp for `length` numbers.
-template <typename T, typename Key>
-__device__ void attend(const T* query, Key key, int64_t value_offset, int length, int channels, T* weights, T* out) {
+// Where the keys of positions stand, one head's part of them; values are value_offset further. Positions are rows of an
+// array, or rows by a list of them.
+template <typename T>
+struct Keys {
+  const T* first;
+  int64_t step, value_offset;
+  const int* rows;  // may be null: position i is row i
+
+  __device__ const T* at(int i) const { return first + (rows == nullptr ? i : rows[i]) * step; }
+};
+
+// Attention of one head's query over `length` keys. weights: shared memory of this warp for `length` numbers.
+template <typename T>
+__device__ void attend(const T* query, const Keys<T>& keys, int length, int channels, T* weights, T* out) {
   const int lane = threadIdx.x % 32;
   const T scale = T(1) / std::sqrt(T(channels));
   T top = -T(INFINITY), total = 0;
   for (int i = lane; i < length; i += 32) {
-    weights[i] = inner_product(query, key(i), channels) * scale;
+    weights[i] = inner_product(query, keys.at(i), channels) * scale;
     top = weights[i] > top ? weights[i] : top;
   }
   top = warp_max(top);
@@ -79,7 +89,7 @@ __device__ void attend(const T* query, Key key, int64_t value_offset, int length
     const int channel = first + lane % columns;
     T sum = 0;
     for (int i = lane / columns; i < length && channel < channels; i += shares) {
-      sum += weights[i] * key(i)[value_offset + channel];
+      sum += weights[i] * keys.at(i)[keys.value_offset + channel];
     }
     for (int by = 16; by >= columns; by /= 2) sum += __shfl_xor_sync(whole_warp, sum, by);
     if (lane < columns && channel < channels) out[channel] = sum / total;
