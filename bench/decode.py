@@ -17,7 +17,7 @@ from pathlib import Path
 import report
 import roofline
 import torch
-from timing import resident, timed_together
+from timing import launches_of, resident, timed_together
 
 from softrank_ext import SoftRankConfig, SoftRankModel, ops
 
@@ -99,6 +99,8 @@ def speed_rows(model: SoftRankModel, rounds: int, batches: list[int]) -> list[re
                     **limits,
                 }
             )
+        if torch.get_default_device().type == "cuda":
+            rows[-2]["launches"] = launches_of(decoding.run(compiled))
     return rows
 
 
@@ -113,8 +115,8 @@ def roofline_lines(rows: list[report.Row], device: torch.device) -> list[str]:
         reached = 2 * batch * decoder.products(PLACES) / seconds / 1e12
         moved = (4 * decoder.weights() + batch * decoder.cache_bytes(PLACES)) / seconds / 1e12
         lines.append(
-            f"batch {batch}: 2 launches, {seconds * 1e6:.0f} us per place, {reached:.2f} TFLOPS, {moved:.2f} TB/s of "
-            f"weights (once) and caches; bound {bound.bound * 1e6:.0f} us by {bound.limit}, "
+            f"batch {batch}: {row['launches']} launches, {seconds * 1e6:.0f} us per place, {reached:.2f} TFLOPS, "
+            f"{moved:.2f} TB/s of weights (once) and caches; bound {bound.bound * 1e6:.0f} us by {bound.limit}, "
             f"estimate {bound.estimate * 1e6:.0f} us"
         )
     return lines

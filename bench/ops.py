@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import report
+import roofline
 import torch
-from timing import timed_together
+from timing import launches_of, timed_together
 
 from softrank_ext import noise, ops
 from softrank_ext.costs import Makespan, local_search
@@ -149,7 +150,8 @@ def measure(case: Case, repeats: int, seconds: float) -> report.Row:
     calls = {"ours": case.ours, "plain": case.plain, "copy": source.clone}
     times = timed_together(calls, repeats=repeats, seconds=seconds)
     ratio = times["plain"].best / times["ours"].best
-    return {
+    on_gpu = {"launches": launches_of(case.ours)} if torch.get_default_device().type == "cuda" else {}
+    return on_gpu | {
         "name": case.name,
         "ours_us": times["ours"].best * 1e6,
         "ours_median_us": times["ours"].median * 1e6,
@@ -165,7 +167,7 @@ def measure(case: Case, repeats: int, seconds: float) -> report.Row:
 
 def table(rows: list[report.Row]) -> str:
     """Rows as aligned text."""
-    header = ("op", "ours us", "median", "spread", "torch us", "ratio", "needed", "GB/s", "copy GB/s", "")
+    header = ("op", "ours us", "median", "spread", "torch us", "ratio", "needed", "GB/s", "copy GB/s", "launches", "")
     lines = [header]
     for row in rows:
         lines.append(
@@ -179,6 +181,7 @@ def table(rows: list[report.Row]) -> str:
                 "-" if row["required"] is None else f"{row['required']:.1f}x",
                 f"{row['gb_per_s']:.2f}",
                 f"{row['copy_gb_per_s']:.2f}",
+                str(row.get("launches", "-")),
                 report.verdict(row),
             )
         )
@@ -194,6 +197,8 @@ def main() -> int:
     about = report.begin(args)
     report.make_tensors_on(args)
     rows = [measure(case, args.repeats, args.seconds) for case in cases(args.device.type == "cpu")]
+    if args.device.type == "cuda":
+        about["memory_gb_per_s"] = 1e3 * roofline.gpu_of(args.device).memory  # by the GPU's properties
     return report.finish(args, about, rows, table(rows))
 
 

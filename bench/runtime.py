@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import report
+import roofline
 import torch
 from one_pass import CompiledOnePass
-from timing import fix_threads, resident, timed, timed_once, timed_together
+from timing import fix_threads, launches_of, resident, timed, timed_once, timed_together
 from tqdm import tqdm
 from waves import GRIDS, STEPS, SortWaves, config_of, trained_model
 
@@ -122,6 +123,18 @@ def table_rows(grid: int, args: argparse.Namespace) -> list[report.Row]:
             }
         )
     return rows
+
+
+def gpu_line(grid: int, args: argparse.Namespace) -> str:
+    """What compiled pointer-cGPL reaches on a GPU, beside the roofline of that GPU by its properties."""
+    model, task, _ = trained_model(grid, args)
+    items = next(task.test_batches(args.samples, args.samples)).items
+    call = partial(sample, model.to(args.device, getattr(torch, args.dtype)), items, decode="greedy", seed=0)
+    seconds = timed(call, repeats=args.repeats, seconds=1e9).best
+    flops, read = work_of(model.config, grid * grid, call())
+    bound = roofline.whole(roofline.gpu_of(args.device), grid * grid, args.samples, STEPS, args.samples)
+    rates = f"{flops / seconds / 1e12:.2f} TFLOPS, {read / seconds / 1e9:.1f} GB/s of weights"
+    return f"{grid}x{grid}: {launches_of(call)} launches, {seconds:.4f} s, {rates}; by the roofline {bound:.4f} s"
 
 
 def work_of(config: SoftRankConfig, N: int, drawn: Samples) -> tuple[float, float]:
@@ -389,6 +402,8 @@ def main() -> int:
         rows += [row for grid in grids for row in speed_rows(grid, args, peaks)]
     if "growth" in args.parts:
         rows += growth_rows(args)
+    if args.device.type == "cuda":
+        about["roofline"] = [gpu_line(grid, args) for grid in grids]
     if args.plot:
         plot([row for row in rows if row["part"] == "table"], args.plot)
     return report.finish(args, about, rows, text_of(rows, peaks))

@@ -103,6 +103,14 @@ def _gpu_seconds_of(call: Callable[[], object], times: int) -> float:
     return float(start.elapsed_time(end)) / 1e3 / times
 
 
+def launches_of(call: Callable[[], object]) -> int:
+    """Kernels and copies that a call starts on a GPU, by torch's profiler."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        _synchronize()
+    return sum(event.count for event in profile.key_averages() if event.device_type == torch.autograd.DeviceType.CUDA)
+
+
 def _synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()

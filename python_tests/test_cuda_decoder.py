@@ -122,8 +122,11 @@ def test_equals_reference(host: HostDecoder, case: Case) -> None:
 LAID_OUT = Case(Sizes(9, 10, 32, 64, 4, 2), Plan(1), torch.float32, is_masked=True)
 
 
-def test_rows_per_block_and_batch_change_no_bit(host: HostDecoder) -> None:
-    decoder, inputs, uniform = arguments_of(LAID_OUT)
+@pytest.mark.parametrize(
+    "case", (LAID_OUT, LAID_OUT._replace(sizes=Sizes(9, 5, 16, 24, 2, 1), dtype=torch.float64)), ids=str
+)
+def test_rows_per_block_and_batch_change_no_bit(host: HostDecoder, case: Case) -> None:
+    decoder, inputs, uniform = arguments_of(case)
     choices = ops.Choices(uniform=uniform)
     results = [host.decode_order(decoder, inputs, choices, Plan(tokens)) for tokens in (1, 2, 4, 8, 16)]
     results += [
@@ -227,17 +230,19 @@ def test_nan_marks_its_row_alone(host: HostDecoder, plan: Plan) -> None:
     assert wrong.order[3].sort().values.tolist() == list(range(7))  # the row goes on, and ends
 
 
-def test_a_thousand_slots(host: HostDecoder) -> None:
-    case = Case(Sizes(1, 1000, 8, 8, 1, 1), Plan(1, attention_warps=2))
+@pytest.mark.parametrize(("dtype", "kind"), ((torch.float64, ""), (torch.float32, "_tensor")), ids=("plain", "tensor"))
+def test_a_thousand_slots(host: HostDecoder, dtype: torch.dtype, kind: str) -> None:
+    case = Case(Sizes(1, 1000, 8, 8, 1, 1), Plan(1, attention_warps=2), dtype)
     decoder, inputs, _ = arguments_of(case)
     forced = random_slots(inputs.mask, 3)
     choices = ops.Choices(forced_order=forced)
     few = choices._replace(draft=forced)  # a draft that is right makes 1,000 places 63 passes
-    actual = host.decode_order(decoder, inputs, few, Plan(16, 16, 2))
+    actual = host.decode_order(decoder, inputs, few, Plan(16, 16, 2), kind)
     expected = ops.decode_order_reference(decoder, inputs, choices)
     assert torch.equal(actual.order, expected.order)
     assert actual.work.tolist() == [[63, 999]]
-    torch.testing.assert_close(actual.log_probs, expected.log_probs, atol=1e-10, rtol=1e-10)
+    tolerance = 10 * TOLERANCE[dtype]
+    torch.testing.assert_close(actual.log_probs, expected.log_probs, atol=tolerance, rtol=tolerance)
 
 
 TENSOR_CASES = (
@@ -269,6 +274,16 @@ def test_tensor_cores_are_as_exact_as_float32(host: HostDecoder) -> None:
     error, plain_error = (torch.cat(parts).mean().sqrt().item() for parts in (squares, plain_squares))
     print(f"error against float64: tensor cores {error:.1e}, torch in float32 {plain_error:.1e}")
     assert error <= plain_error
+
+
+@pytest.mark.parametrize("sizes", (Sizes(2, 3, 256, 128, 8, 1), Sizes(1, 2, 512, 64, 8, 1)), ids=str)
+def test_tensor_cores_at_large_widths(host: HostDecoder, sizes: Sizes) -> None:
+    decoder, inputs, uniform = arguments_of(Case(sizes, Plan(8), torch.float32))
+    choices = ops.Choices(uniform=uniform)
+    expected = ops.decode_order_reference(decoder, inputs, choices)
+    actual = host.decode_order(decoder, inputs, choices, Plan(8, 4), "_tensor")
+    assert torch.equal(actual.order, expected.order)
+    torch.testing.assert_close(actual.log_probs, expected.log_probs, atol=2e-5, rtol=2e-5)
 
 
 def test_tensor_cores_change_no_bit_by_layout(host: HostDecoder) -> None:

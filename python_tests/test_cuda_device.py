@@ -5,18 +5,38 @@ The device is a GPU where there is one, else tensors that claim to be on one (`t
 
 import math
 from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
+from synthetic_tasks import SortNumbers
 from testing.devices import Device
+from testing.engines import ENGINES
 from testing.fake_cuda import FakeCuda
 from torch import Tensor
 
-from softrank_ext import Beam, Constraints, Engine, Riffle, SoftRankModel, log_likelihood, noise, ops, sample
+from softrank_ext import (
+    Beam,
+    Constraints,
+    Engine,
+    Rebuild,
+    Riffle,
+    SoftRankModel,
+    TrainConfig,
+    improve,
+    log_likelihood,
+    noise,
+    ops,
+    sample,
+)
 from softrank_ext.batch import Batch
+from softrank_ext.cli import selftest
+from softrank_ext.laws import GeneralizedPlackettLuce, Mallows, OrderDistribution, PlackettLuce
+from softrank_ext.metrics import tour_length
 from softrank_ext.permutations import arrange, compose, ranks_of
 from softrank_ext.sampling import IncrementalDecoder
 from softrank_ext.training.objectives import DenoisingLoss
+from softrank_ext.training.run_folder import Run
 
 HEADS = ("pointer", "linear", "gpl", "pl")
 MakeModel = Callable[..., SoftRankModel]
@@ -135,19 +155,63 @@ def test_a_prediction_is_two_launches_after_the_encoder(device: Device, make_mod
         assert sum(launches[0].values()) <= 60  # of two encoder layers
 
 
-def test_constraints_wait_once_per_place(device: Device, make_model: MakeModel) -> None:
+@pytest.mark.parametrize("engine", ENGINES, ids=("kernel", "cached", "uncached"))
+@pytest.mark.parametrize("head", HEADS)
+def test_constraints_wait_once_per_place(device: Device, make_model: MakeModel, head: str, engine: Engine) -> None:
+    """For the whole batch: no engine and no head has a wait per row."""
     rules = Constraints(before=[(0, 1), (4, 2)], forbidden=[(3, 0)])
-    wanted = sample(make_model("pointer", torch.float64), items_of(), constraints=rules, num_samples=2, seed=5)
-    model, items = device.put(make_model("pointer", torch.float64)), device.put(items_of())
-    with device.counted() as counts:
-        samples = sample(model, items, constraints=rules, num_samples=2, seed=5)
-    assert torch.equal(device.back(samples.order), wanted.order)
-    steps, places = 5, 6
-    of_rules = sum(number for what, number in counts.waits.items() if what.startswith("rules"))
-    assert of_rules <= steps * places
-    assert sum(counts.waits.values()) - of_rules <= 4, (
-        counts.waits
-    )  # the call's two, and copies of the rules to the GPU
+    mask = torch.tensor([[True] * 6] * 3 + [[True] * 5 + [False]])
+    places, steps = 6, 2
+    for own in (None, mask):
+        options: dict[str, Any] = {"constraints": rules, "num_samples": 2, "seed": 5, "steps": steps, "engine": engine}
+        wanted = sample(make_model(head, torch.float64), items_of(), mask=own, **options)
+        model, items = device.put(make_model(head, torch.float64)), device.put(items_of())
+        there = None if own is None else device.put(own)
+        with device.counted() as counts:
+            samples = sample(model, items, mask=there, **options)
+        assert torch.equal(device.back(samples.order), wanted.order)
+        # Besides the places: the call's two, and copies of the rules to the GPU.
+        assert sum(counts.waits.values()) <= steps * places + 4 + (own is not None), counts.waits
+
+
+def test_constraints_that_leave_nothing(device: Device, make_model: MakeModel) -> None:
+    """What the door would refuse, given to the ops themselves."""
+    scores, mask = device.put(torch.zeros(2, 3, 3)), device.put(torch.ones(2, 3, dtype=torch.bool))
+    nothing = ops.Choices(allowed=device.put(torch.zeros(2, 3, 3, dtype=torch.bool)))
+    with pytest.raises(RuntimeError, match="constraints must leave an order, they leave none"):
+        ops.decode_scores(scores, mask, nothing)
+    model = device.put(make_model("pointer", torch.float64))
+    inputs = model.decoder_inputs(device.put(items_of(2, 3)), 0.5)
+    with pytest.raises(RuntimeError, match="constraints must leave an order, they leave none"):
+        ops.decode_order_reference(model.packed_weights().decoder, inputs, nothing)
+
+
+def test_the_reverse_process_never_waits(device: Device, make_model: MakeModel) -> None:
+    """Nor does it copy a number to the GPU: a CUDA graph can hold all of it."""
+    for head in HEADS:
+        model, items = device.put(make_model(head, torch.float64)), device.put(items_of())
+        wanted = sample(make_model(head, torch.float64), items_of(), seed=5).order[:, 0]
+        drawn_by = selftest.reverse_of(model, items, 5)
+        drawn_by()  # what is made once is made now
+        with torch.no_grad(), device.counted() as counts:
+            order = drawn_by()
+        assert sum(counts.waits.values()) == 0, counts.waits
+        assert torch.equal(device.back(order), wanted)
+
+
+def test_batches_follow_the_free_memory(device: Device, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, items = device.put(make_model("pointer", torch.float64)), device.put(items_of(8))
+    wanted = sample(make_model("pointer", torch.float64), items_of(8), seed=5).order
+    rows: list[int] = []
+    decode = SoftRankModel.decode_embedded
+    monkeypatch.setattr(
+        SoftRankModel, "decode_embedded", lambda self, x, *a, **k: (rows.append(len(x)), decode(self, x, *a, **k))[1]
+    )
+    for free, batches in ((2**33, {8}), (6 * model.bytes_per_sample(6) + 1, {3, 2})):
+        rows.clear()
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _=None, free=free: (free, 2**34))
+        assert torch.equal(device.back(sample(model, items, seed=5).order), wanted)
+        assert set(rows) == batches
 
 
 def test_drafts_change_nothing(device: Device, make_model: MakeModel) -> None:
@@ -169,9 +233,14 @@ def test_decode_and_score(device: Device, make_model: MakeModel) -> None:
 
 
 def test_beam(device: Device, make_model: MakeModel) -> None:
-    wanted = sample(make_model("pointer", torch.float64), items_of(), decode=Beam(3), seed=5)
-    model = device.put(make_model("pointer", torch.float64))
-    assert torch.equal(device.back(sample(model, device.put(items_of()), decode=Beam(3), seed=5).order), wanted.order)
+    """The host waits at every place, but never for single rows."""
+    for B in (2, 4):
+        wanted = sample(make_model("pointer", torch.float64), items_of(B), decode=Beam(3), steps=2, seed=5)
+        model, items = device.put(make_model("pointer", torch.float64)), device.put(items_of(B))
+        with device.counted() as counts:
+            samples = sample(model, items, decode=Beam(3), steps=2, seed=5)
+        assert torch.equal(device.back(samples.order), wanted.order)
+        assert sum(counts.waits.values()) <= 2 * 6 * 9 + 2, counts.waits
 
 
 def test_incremental(device: Device, make_model: MakeModel) -> None:
@@ -181,11 +250,35 @@ def test_incremental(device: Device, make_model: MakeModel) -> None:
         decoder = IncrementalDecoder(model, put(items), 0.5)
         decoder.step(put(picks))
         decoder.truncate(0)
+        decoder.select(put(torch.tensor([1, 1, 2, 3])))
         return decoder.step(put(picks))
 
     wanted = scores(make_model("pointer", torch.float64), lambda tensor: tensor)
-    actual = scores(device.put(make_model("pointer", torch.float64)), device.put)
+    model = device.put(make_model("pointer", torch.float64))
+    with device.counted() as counts:
+        actual = scores(model, device.put)
+    assert sum(counts.waits.values()) <= 2 * 7 + 2, counts.waits  # two steps, truncate, select
     torch.testing.assert_close(device.back(actual), wanted, atol=1e-10, rtol=1e-10)
+
+
+def test_a_start_and_improve(device: Device, make_model: MakeModel) -> None:
+    """Draws that begin with orders, and rounds of them: waits do not depend on the number of rows."""
+    waits = []
+    for B in (2, 4):
+        order = torch.arange(6).expand(B, 6).clone()
+        noised = torch.tensor([[False, True, True, False, True, True]] * B)
+        here = make_model("pointer", torch.float64, partial=True)
+        there, items = device.put(make_model("pointer", torch.float64, partial=True)), device.put(items_of(B))
+        start = Rebuild(order, noised, 0.5)
+        wanted = sample(here, items_of(B), start=start, steps=2, seed=5).order
+        moved = Rebuild(device.put(order), device.put(noised), 0.5)
+        with device.counted() as counts:
+            drawn = sample(there, items, start=moved, steps=2, seed=5).order
+            found = improve(there, items, tour_length, rounds=2, seed=1)
+        assert torch.equal(device.back(drawn), wanted)
+        assert torch.equal(device.back(found.order), improve(here, items_of(B), tour_length, rounds=2, seed=1).order)
+        waits.append(sum(counts.waits.values()))
+    assert waits[0] == waits[1] <= 60, counts.waits
 
 
 def test_likelihood(device: Device, make_model: MakeModel) -> None:
@@ -207,24 +300,86 @@ def test_distribution(device: Device, make_model: MakeModel) -> None:
     )
 
 
+def test_laws(device: Device) -> None:
+    """Draws need no wait; log-probabilities one, for the check of the orders."""
+    scores, generator = torch.randn(3, 5, dtype=torch.float64), torch.Generator().manual_seed(1)
+    stagewise = torch.randn(3, 5, 5, dtype=torch.float64, generator=generator)
+    center = torch.tensor([2, 0, 1, 4, 3])
+    made: tuple[Callable[[Callable[[Tensor], Tensor]], OrderDistribution], ...] = (
+        lambda put: PlackettLuce(put(scores)),
+        lambda put: GeneralizedPlackettLuce(put(stagewise)),
+        lambda put: Mallows(put(center), 0.7),
+    )
+    for make in made:
+        law = make(device.put)
+        order = law.sample(torch.Size((4,)))
+        with device.counted() as counts:
+            log_prob = law.log_prob(order)
+        assert sum(counts.waits.values()) <= 1, counts.waits
+        wanted = make(lambda tensor: tensor).log_prob(device.back(order))
+        torch.testing.assert_close(device.back(log_prob), wanted, atol=1e-12, rtol=1e-12)
+
+
+class GivenGradients(NamedTuple):
+    """Stands in for a loss: backward gives the parameters gradients that are known."""
+
+    model: SoftRankModel
+    gradients: list[Tensor | None]
+
+    def backward(self) -> None:
+        for parameter, gradient in zip(self.model.parameters(), self.gradients, strict=True):
+            parameter.grad = gradient
+
+
+@pytest.mark.parametrize("optimizer", ("adamw", "muon"))
 @pytest.mark.parametrize("head", ("pointer", "gpl"))
-def test_train(device: Device, make_model: MakeModel, head: str) -> None:
-    """The loss, and on a real GPU its gradients."""
+def test_train(device: Device, make_model: MakeModel, head: str, optimizer: str) -> None:
+    """Loss and updates. A backward pass needs a device that is one: elsewhere gradients of the CPU are given."""
     order = torch.stack([torch.randperm(6, generator=torch.Generator().manual_seed(i)) for i in range(4)])
+    config = TrainConfig(iterations=2, batch_size=4, optimizer=optimizer, ema=0.9, clip=1e3)
 
-    def gradients(model: SoftRankModel, put: Callable[[Tensor], Tensor]) -> tuple[Tensor, list[Tensor | None]]:
-        model.train()
-        loss, _ = DenoisingLoss(model)(Batch(put(items_of()), put(order)), 0, put(torch.arange(4)))
-        if not isinstance(loss, FakeCuda):  # a backward pass needs a device that is one
-            loss.backward()
-        return loss.detach(), [parameter.grad for parameter in model.parameters()]
+    def updated(
+        model: SoftRankModel, put: Callable[[Tensor], Tensor], given: list[list[Tensor | None]]
+    ) -> list[Tensor]:
+        loss_module = DenoisingLoss(model.train())
+        run = Run(model, SortNumbers(6), config, next(model.parameters()).device, loss_module)
+        seen = []
+        for iteration in range(2):
+            with device.counted() as counts:
+                loss, _ = loss_module(Batch(put(items_of()), put(order)), 0, put(torch.arange(4) + 4 * iteration))
+                if isinstance(loss, FakeCuda):
+                    gradients = [None if gradient is None else put(gradient) for gradient in given[iteration]]
+                    norm = run.update(cast(Tensor, GivenGradients(model, gradients)))
+                else:
+                    norm = run.update(loss)
+                    given.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])
+            assert sum(counts.waits.values()) <= 6, counts.waits  # checks of what was drawn
+            seen += [loss.detach(), norm.detach()]
+        return [*seen, *(p.detach() for p in model.parameters()), *(p.detach() for p in run.average.parameters())]
 
-    wanted, wanted_gradients = gradients(make_model(head, torch.float64), lambda tensor: tensor)
-    loss, made = gradients(device.put(make_model(head, torch.float64)), device.put)
-    torch.testing.assert_close(device.back(loss), wanted, atol=1e-10, rtol=1e-10)
-    for gradient, expected in zip(made, wanted_gradients, strict=True):
-        if gradient is not None and expected is not None:
-            torch.testing.assert_close(device.back(gradient), expected, atol=1e-9, rtol=1e-9)
+    gradients: list[list[Tensor | None]] = []
+    wanted = updated(make_model(head, torch.float64), lambda tensor: tensor, gradients)
+    for actual, expected in zip(
+        updated(device.put(make_model(head, torch.float64)), device.put, gradients), wanted, strict=True
+    ):
+        torch.testing.assert_close(device.back(actual), expected, atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+def test_half_precision(device: Device, make_model: MakeModel, dtype: torch.dtype) -> None:
+    """`sample` runs in float32, whatever the model and autocast say."""
+    wanted = sample(make_model("pointer").to(dtype).float(), items_of(dtype=torch.float32), seed=5)
+    there = device.put(make_model("pointer").to(dtype)), device.put(items_of(dtype=torch.float32))
+    with torch.autocast("cuda", dtype):
+        samples = sample(*there, seed=5)
+    assert samples.soft_ranks.dtype == samples.log_prob.dtype == torch.float32
+    torch.testing.assert_close(device.back(samples.log_prob), wanted.log_prob, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ("noise", "ops on rows", "decode_order", "decode_order in any batch", "sample", "NaN"))
+def test_selftest(device: Device, name: str) -> None:
+    """Its checks run as they would on a GPU."""
+    assert selftest.CHECKS[name](torch.device("cuda", 0))
 
 
 def test_cpu_items_and_numpy(device: Device, make_model: MakeModel) -> None:

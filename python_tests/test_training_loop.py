@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import signal
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from synthetic_runs import QUICK, assert_same_weights, sort_three_and_signal, tiny_model, weights_of
 from synthetic_tasks import SortNumbers, generator_of
 
-from softrank_ext import Bridge, SoftRankModel
+from softrank_ext import Bridge, SoftRankModel, sample
 from softrank_ext.training import TrainResult, train
 
 
@@ -149,3 +150,22 @@ def test_synthetic_batches_are_functions_of_seed_and_step():
     assert torch.equal(task.training_batch(1, 2, 3).items, task.training_batch(1, 2, 3).items)
     assert not torch.equal(task.training_batch(1, 2, 3).items, task.training_batch(1, 3, 3).items)
     assert generator_of(1, 2).initial_seed() != generator_of(2, 1).initial_seed()
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # of torch's own switch
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_half_precision_and_autocast_train(optimizer):
+    """A bfloat16 model, and a float32 one under autocast: updates move weights, finite and of the same dtype."""
+    config = dataclasses.replace(QUICK, iterations=3, optimizer=optimizer)
+    with torch.backends.mkldnn.flags(enabled=False):  # its bfloat16 products end the process on some processors
+        half = train(tiny_model().bfloat16(), SortNumbers(3), config, quiet=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            full = train(tiny_model(), SortNumbers(3), config, quiet=True)
+    for result, dtype in ((half, torch.bfloat16), (full, torch.float32)):
+        before = weights_of(tiny_model().to(dtype))
+        after = weights_of(result.model)
+        assert all(tensor.dtype == dtype and tensor.isfinite().all() for tensor in after.values())
+        assert any(not torch.equal(after[name], before[name]) for name in after)
+        assert result.is_finished and math.isfinite(result.loss)
+        samples = sample(result.model, torch.rand(2, 3, 1), seed=0)
+        assert samples.soft_ranks.dtype == torch.float32

@@ -114,7 +114,7 @@ class Engine:
     ValueError. cache: keep keys and values of earlier picks; cache=False is plain torch. speculative: the order
     predicted at one diffusion step is the draft of the next, which saves time. max_memory: bytes that a batch of the
     network may take, by an estimate; inputs are cut into batches that fit. None is 1 GiB, and on a GPU half of what is
-    free there, if that is more.
+    free there, with what torch holds in reserve.
     """
 
     compiled: bool | None = None
@@ -140,5 +140,7 @@ class Engine:
         """`max_memory` in bytes on a device."""
         if self.max_memory is not None:
             return self.max_memory
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-        return max(2**30, free // 2)
+        if device.type != "cuda":
+            return 2**30
+        in_reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return (torch.cuda.mem_get_info(device)[0] + in_reserve) // 2

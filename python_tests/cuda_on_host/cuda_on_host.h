@@ -308,7 +308,8 @@ UNSEEN_BY_TSAN inline Outcome run_block(int threads, size_t shared_bytes, std::m
 
 // kernel<<<blocks, threads, shared_bytes>>>(arguments...), where `call` calls the kernel. Ends at the first block that
 // does not finish.
-UNSEEN_BY_TSAN inline Outcome launch(int64_t blocks, int threads, std::function<void()> call, size_t shared_bytes = 0) {
+UNSEEN_BY_TSAN inline Outcome launch(int64_t blocks, int threads, std::function<void()> call, size_t shared_bytes = 0,
+                                     int64_t first_block = 0) {
   std::mt19937 random(20240607);
   call_of_kernel = std::move(call);
   has_trapped = false;
@@ -316,10 +317,20 @@ UNSEEN_BY_TSAN inline Outcome launch(int64_t blocks, int threads, std::function<
   threads_per_block = threads;
   Outcome outcome = Outcome::finished;
   for (int64_t block = 0; block < blocks && outcome == Outcome::finished; ++block) {
-    block_number = int(block);
+    block_number = int(first_block + block);
     outcome = run_block(threads, shared_bytes, random);
   }
   __tsan_acquire(&end_token);
+  return outcome;
+}
+
+// The same with a launch for each block. Static shared memory stands in one place for all blocks, which only launches
+// give an order that the sanitizer sees.
+inline Outcome launch_in_turn(int64_t blocks, int threads, const std::function<void()>& call) {
+  Outcome outcome = Outcome::finished;
+  for (int64_t block = 0; block < blocks && outcome == Outcome::finished; ++block) {
+    outcome = launch(1, threads, call, 0, block);
+  }
   return outcome;
 }
 

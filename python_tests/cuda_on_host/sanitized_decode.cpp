@@ -1,5 +1,6 @@
-// Decodes small batches by the CUDA kernels on the host, for the sanitizers: what matters is who touches what, not the
-// numbers. Without arguments nothing may be reported; with one, there is a fault that must be:
+// Decodes small batches, reads orders off soft ranks and picks by the CUDA kernels on the host, for the sanitizers:
+// what matters is who touches what, not the numbers. Without arguments nothing may be reported; with one, there is a
+// fault that must be:
 //   barrier FILE LINE   that barrier is ignored
 //   short               shared memory is one integer short
 //   unset               a weight is not initialised
@@ -7,6 +8,8 @@
 #include <string>
 
 #include "decoder_on_host.h"
+// After the stand-ins for CUDA's words.
+#include "../../csrc/ops/cuda/row_kernels.cuh"
 
 using namespace softrank;
 
@@ -76,6 +79,31 @@ Outcome decode(const DecodePlan& plan, bool norm_first, bool has_draft, bool has
   return outcome;
 }
 
+// decode_chamber, then pick, on rows of several tiles and runs.
+Outcome run_row_kernels() {
+  constexpr int64_t rows = 2, n = 300;
+  const int threads = threads_for_row(n);
+  Numbers numbers;
+  const auto scores = numbers.normal(rows * n, 1.0f);
+  const auto mask = std::make_unique<bool[]>(rows * n);
+  for (int64_t i = 0; i < rows * n; ++i) mask[i] = i % 7 != 3;
+  std::vector<int64_t> order(rows * n), ranks(rows * n), choice(rows);
+  const std::vector<float> uniform(rows, 0.4f);
+  std::vector<float> log_prob(rows);
+  const auto weights = unset<float>(rows * n);
+  const Outcome read = cuda_on_host::launch_in_turn(rows * blocks_for(n, threads), threads, [&] {
+    decode_chamber_kernel<float>(scores.data(), mask.get(), n, order.data(), ranks.data());
+  });
+  if (read != Outcome::finished) return read;
+  const Outcome picked = cuda_on_host::launch_in_turn(rows, threads, [&] {
+    pick_kernel<float>(scores.data(), mask.get(), uniform.data(), n, choice.data(), log_prob.data(), weights.get());
+  });
+  for (int64_t row = 0; row < rows; ++row) {
+    if (log_prob[row] > 0.0f || order[ranks[row * n]] < 0) std::printf("log-probability %g\n", double(log_prob[row]));
+  }
+  return picked;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -88,8 +116,8 @@ int main(int count, char** arguments) {
   const bool is_unset = fault == "unset";
   using Plain = PlainProducts<float>;
   for (const Outcome outcome :
-       {decode<Plain>({2, 1, 8}, true, false, is_unset), decode<Plain>({8, 4, 2}, false, true, is_unset),
-        decode<TensorProducts>({8, 4, 2}, true, true, is_unset)}) {
+       {run_row_kernels(), decode<Plain>({2, 1, 8}, true, false, is_unset),
+        decode<Plain>({8, 4, 2}, false, true, is_unset), decode<TensorProducts>({8, 4, 2}, true, true, is_unset)}) {
     if (outcome != Outcome::finished) {
       std::printf("the block's threads did not meet\n");
       return 3;

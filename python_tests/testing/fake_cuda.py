@@ -130,7 +130,8 @@ def _run(func: Any, args: Any, kwargs: Any) -> Any:
         if any(given.get(rule) is not None for rule in ("before", "allowed", "group")):
             counts.wait("rules", max(given["mask"].shape[1] - 1, 1))  # as test_cuda_decoder.py counts them
     else:
-        _count(func, name.rstrip("_"), args, [value for value in tensors if not isinstance(value, FakeCuda)], to_device)
+        cpu = [value for value in tensors if not isinstance(value, FakeCuda)]
+        _count(func, name.rstrip("_"), args, cpu, to_device, bool(kwargs.get("non_blocking", False)))
     on_cpu = [_on_cpu(value) for value in flat]
     cpu_args, cpu_kwargs = pytree.tree_unflatten(on_cpu, spec)
     out = _own_op(func, name, cpu_args) if func.namespace == "softrank_ext" else func(*cpu_args, **cpu_kwargs)
@@ -165,12 +166,15 @@ def _own_op(func: Any, name: str, args: Any) -> Any:
     return torch.arange(N).expand(B, N).clone(), torch.full_like(args[4][..., 0], torch.nan), torch.zeros(B, 2).long()
 
 
-def _count(func: Any, name: str, args: Any, cpu: list[Tensor], to_device: torch.device | None) -> None:
-    is_copy = name in ("_to_copy", "copy")
+def _count(
+    func: Any, name: str, args: Any, cpu: list[Tensor], to_device: torch.device | None, is_asynchronous: bool
+) -> None:
+    is_copy = name in ("_to_copy", "to", "copy")
     is_index = name in INDEXING
     if not is_copy and not is_index and any(tensor.ndim > 0 for tensor in cpu):
         raise RuntimeError(f"{func}: expected all tensors on cuda:0, got one on the CPU in {_line_of_package()}")
-    if is_copy and (cpu or (to_device is not None and to_device.type == "cpu")):
+    is_from_device = to_device is not None and to_device.type == "cpu"
+    if is_copy and (is_from_device or (cpu and not is_asynchronous)):
         counts.wait("a copy between CPU and GPU")
     if is_index:
         indices = [index for index in args[1] if index is not None]
@@ -189,11 +193,13 @@ def fake_cuda() -> Iterator[None]:
     """Inside, `device="cuda"` makes tensors on the GPU that is none."""
     lazy_init, mem_get_info = torch.cuda._lazy_init, torch.cuda.mem_get_info
     torch.cuda._lazy_init = lambda: None
+    torch.__future__.set_overwrite_module_params_on_conversion(True)  # `module.to` cannot swap what is behind them
     torch.cuda.mem_get_info = lambda device=None: (2**33, 2**34)
     try:
         with _Factories(), _FromNumbers():
             yield
     finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
         torch.cuda._lazy_init, torch.cuda.mem_get_info = lazy_init, mem_get_info
 
 

@@ -271,25 +271,33 @@ def _second_gpu(device: torch.device) -> str:
     return str(others[0])
 
 
+def reverse_of(model: SoftRankModel, items: Tensor, seed: int) -> Callable[[], Tensor]:
+    """The reverse process of a `sample` call, without its checks and its embedder; returns orders (B, N)."""
+    from tqdm import tqdm
+
+    process, device = model.process, items.device
+    call = Call(
+        model, process, Draw(), settings_of(None), Engine(), seed, False, model.packed_weights(), tqdm(disable=True)
+    )  # fmt: skip
+    numbers = torch.arange(len(items), device=device)
+    conditions = conditions_of(None, model.fixed_start, (items.shape[0], items.shape[1]), None, device)
+    with torch.no_grad():
+        rows = Rows(model.embed(items), None, conditions.rows(numbers), numbers)
+    return lambda: reverse(call, rows).order
+
+
 def _graph(device: torch.device) -> str:
     """The whole reverse process, captured once and replayed."""
     if device.type != "cuda":
         raise Skipped("for GPUs")
-    from tqdm import tqdm
-
     model, items = _model().to(device), _items().to(device)
     wanted = sample(model, items, seed=5).order
-    with torch.no_grad(), tqdm(disable=True) as bar:
-        call = Call(
-            model, model.process, Draw(), settings_of(None), Engine(), 5, False, model.packed_weights(), bar
-        )  # fmt: skip
-        conditions = conditions_of(None, model.fixed_start, (5, 9), None, device)
-        numbers = torch.arange(5, device=device)
-        rows = Rows(model.embed(items), None, conditions.rows(numbers), numbers)
-        reverse(call, rows)  # what is made once is made now
+    drawn_by = reverse_of(model, items, 5)
+    with torch.no_grad():
+        drawn_by()  # what is made once is made now
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            drawn = reverse(call, rows).order
+            drawn = drawn_by()
         graph.replay()
     torch.cuda.synchronize(device)
     _same(drawn, wanted[:, 0].cpu(), "a replayed graph")

@@ -88,6 +88,50 @@ class RowConstraints:
         return all(seat(item, set()) for item in self._items if item not in placed)
 
 
+class PlacedUnderRules:
+    """What rules allow next in each row of a batch while it is placed, in plain torch; see `allowed_picks`.
+
+    On the CPU by `RowConstraints`. Elsewhere by the CPU's kernel: the picks of all rows are copied there, one wait of
+    the host per place.
+    """
+
+    def __init__(self, mask: Tensor, before: Tensor | None, allowed: Tensor | None, group: Tensor | None) -> None:
+        self._rows = row_constraints(mask, before, allowed, group) if mask.is_cpu else None
+        given = [rule for rule in (before, allowed) if rule is not None]
+        # One copy: the host waits for each.
+        real, *pairs = torch.cat([mask[:, None], *given], 1).cpu().split([1] + [mask.shape[1]] * len(given), 1)
+        self._mask = real[:, 0]
+        self._rules = (
+            None if before is None else pairs[0],
+            None if allowed is None else pairs[-1],
+            None if group is None else group.cpu(),
+        )
+        self._prefix = torch.empty(mask.shape[0], 0, dtype=torch.int64)
+
+    def next_slots(self, remaining: Tensor) -> Tensor:
+        """Slots that may come next (B, N) bool; of rows with one slot left or none, what remains."""
+        is_open = self._mask.sum(1) > self._prefix.shape[1] + 1  # (B,)
+        if self._rows is not None:
+            candidates = remaining.clone()
+            for row in is_open.nonzero()[:, 0].tolist():
+                candidates[row] = False
+                candidates[row, self._rows[row].next_items()] = True
+            return candidates
+        picks: Tensor = torch.ops.softrank_ext.allowed_picks(self._prefix, self._mask, *self._rules)[:, -1]
+        if bool((is_open & ~picks.any(1)).any()):
+            raise RuntimeError("constraints must leave an order, they leave none")
+        parts = torch.stack((picks & is_open[:, None], ~is_open[:, None].expand_as(picks)))
+        there: Tensor = parts.to(remaining.device, non_blocking=True)
+        return there[0] | (there[1] & remaining)
+
+    def place(self, choice: Tensor) -> None:
+        """Go on to the next place: the slots (B,) that were picked."""
+        picked = choice.cpu()
+        self._prefix = torch.cat((self._prefix, picked[:, None]), 1)
+        for row, slot in zip(self._rows or (), picked.tolist(), strict=False):
+            row.place(slot)
+
+
 def row_constraints(
     mask: Tensor, before: Tensor | None, allowed: Tensor | None, group: Tensor | None
 ) -> list[RowConstraints]:

@@ -18,7 +18,7 @@ from softrank_ext.checks import (
     check_tensor,
     described,
 )
-from softrank_ext.ops.constraints import allowed_picks, check_rules, row_constraints
+from softrank_ext.ops.constraints import PlacedUnderRules, allowed_picks, check_rules
 from softrank_ext.ops.library import call_op, define
 from softrank_ext.permutations import check_slots
 
@@ -121,7 +121,14 @@ def check_picks(log_probs: Tensor) -> None:
 
 @torch.no_grad()
 def decode_scores_reference(scores: Tensor, mask: Tensor, choices: Choices) -> tuple[Tensor, Tensor]:
-    """Picks from scores (B, place, slot) in plain torch; see `decode_scores`."""
+    """Picks from scores (B, place, slot) in plain torch; see `decode_scores`.
+
+    Rules are looked up by the CPU. As the scores do not depend on picks, it makes these too, once it has the scores.
+    """
+    if choices.has_rules() and not scores.is_cpu:
+        there = [x.cpu() if isinstance(x, Tensor) else x for x in (scores, mask, *choices)]
+        order, log_probs = torch.ops.softrank_ext.decode_scores(*there)
+        return order.to(scores.device, non_blocking=True), log_probs.to(scores.device, non_blocking=True)
     return pick_each_place(lambda step, _: scores[:, step], mask, scores.dtype, choices)
 
 
@@ -155,7 +162,7 @@ def pick_each_place(
     log_probs = torch.zeros(B, N, dtype=dtype, device=mask.device)
     place_of_slot = torch.where(mask, N, N + 1)
     choice = None
-    rules = row_constraints(mask, before, allowed, group) if choices.has_rules() else []
+    rules = PlacedUnderRules(mask, before, allowed, group) if choices.has_rules() else None
     forced = 0 if forced_order is None else N if forced_places is None else forced_places
     # The longest row is asked for on CPUs only: elsewhere the host would have to wait for the device.
     longest = 0 if B == 0 else int(count.max()) if mask.is_cpu else N
@@ -163,11 +170,7 @@ def pick_each_place(
         scores = scores_at(step, choice)
         if temperature != 1.0:
             scores = scores / temperature
-        candidates = remaining.clone() if rules else remaining
-        for row, row_rules in enumerate(rules):
-            if not is_left_alone[row, step]:
-                candidates[row] = False
-                candidates[row, row_rules.next_items()] = True
+        candidates = remaining if rules is None else rules.next_slots(remaining)
         if forced_order is None or step >= forced:
             step_uniform = None if uniform is None else uniform[:, step].contiguous()
             choice, log_probs[:, step] = call_op(torch.ops.softrank_ext.pick, scores, candidates, step_uniform)
@@ -179,6 +182,6 @@ def pick_each_place(
             log_probs[:, step] = log_prob.masked_fill(is_left_alone[:, step], 0.0)
         remaining.scatter_(1, choice[:, None], is_left_alone[:, step : step + 1])
         place_of_slot.scatter_(1, choice[:, None], step)
-        for row, row_rules in enumerate(rules):
-            row_rules.place(int(choice[row]))
+        if rules is not None and step < longest - 2:
+            rules.place(choice)
     return torch.argsort(place_of_slot, dim=1, stable=True), log_probs

@@ -30,6 +30,8 @@ template <typename T>
 __device__ T inner_product(const T* a, const T* b, int n) {
   T x = 0, y = 0, z = 0, w = 0;
   if (n % 4 == 0) {
+// As many loads at once as registers hold.
+#pragma unroll 16 / sizeof(T)
     for (int i = 0; i < n; i += 4) {
       const Four<T> left = load_four(a + i), right = load_four(b + i);
       x += left.x * right.x;
