@@ -33,7 +33,7 @@ import report
 import roofline
 import torch
 from one_pass import CompiledOnePass
-from timing import fix_threads, launches_of, resident, timed, timed_once, timed_together
+from timing import fix_threads, launches_of, measured_peaks, resident, timed, timed_once, timed_together
 from tqdm import tqdm
 from waves import GRIDS, STEPS, SortWaves, config_of, trained_model
 
@@ -128,13 +128,15 @@ def table_rows(grid: int, args: argparse.Namespace) -> list[report.Row]:
 def gpu_line(grid: int, args: argparse.Namespace) -> str:
     """What compiled pointer-cGPL reaches on a GPU, beside the roofline of that GPU by its properties."""
     model, task, _ = trained_model(grid, args)
-    items = next(task.test_batches(args.samples, args.samples)).items
-    call = partial(sample, model.to(args.device, getattr(torch, args.dtype)), items, decode="greedy", seed=0)
+    items, dtype = next(task.test_batches(args.samples, args.samples)).items, getattr(torch, args.dtype)
+    call = partial(sample, model.to(args.device, dtype), items, decode="greedy", seed=0)
     seconds = timed(call, repeats=args.repeats, seconds=1e9).best
     flops, read = work_of(model.config, grid * grid, call())
     bound = roofline.whole(roofline.gpu_of(args.device), grid * grid, args.samples, STEPS, args.samples)
-    rates = f"{flops / seconds / 1e12:.2f} TFLOPS, {read / seconds / 1e9:.1f} GB/s of weights"
-    return f"{grid}x{grid}: {launches_of(call)} launches, {seconds:.4f} s, {rates}; by the roofline {bound:.4f} s"
+    did = (
+        f"{launches_of(call)} launches, {flops / seconds / 1e12:.2f} TFLOPS, {read / seconds / 1e9:.1f} GB/s of weights"
+    )
+    return f"{grid}x{grid}: {seconds:.4f} s, {did}; by the roofline {bound:.4f} s"
 
 
 def work_of(config: SoftRankConfig, N: int, drawn: Samples) -> tuple[float, float]:
@@ -150,17 +152,6 @@ def work_of(config: SoftRankConfig, N: int, drawn: Samples) -> tuple[float, floa
         + config.decoder_layers * ((6 * D * D + 2 * D * F) * float(drawn.passes.double().mean()) + 2 * D * D * K)
     )
     return encoder + per_place * places + memory, weights
-
-
-def measured_peaks() -> dict[str, float]:
-    """Floating-point operations per second of a large matrix product, bytes per second of a large copy."""
-    matrix = torch.rand(4096, 4096)
-    numbers = torch.rand(2**26)
-    target = torch.empty_like(numbers)
-    return {
-        "matmul_gflops": 2 * 4096**3 / timed(lambda: matrix @ matrix, repeats=3, seconds=3).best / 1e9,
-        "copy_gbytes": 8 * len(numbers) / timed(lambda: target.copy_(numbers), repeats=5, seconds=2).best / 1e9,
-    }
 
 
 def speed_rows(grid: int, args: argparse.Namespace, peaks: dict[str, float]) -> list[report.Row]:
@@ -402,8 +393,7 @@ def main() -> int:
         rows += [row for grid in grids for row in speed_rows(grid, args, peaks)]
     if "growth" in args.parts:
         rows += growth_rows(args)
-    if args.device.type == "cuda":
-        about["roofline"] = [gpu_line(grid, args) for grid in grids]
+    about |= {"roofline": [gpu_line(grid, args) for grid in grids]} if args.device.type == "cuda" else {}
     if args.plot:
         plot([row for row in rows if row["part"] == "table"], args.plot)
     return report.finish(args, about, rows, text_of(rows, peaks))

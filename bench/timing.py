@@ -103,6 +103,17 @@ def _gpu_seconds_of(call: Callable[[], object], times: int) -> float:
     return float(start.elapsed_time(end)) / 1e3 / times
 
 
+def measured_peaks() -> dict[str, float]:
+    """Floating-point operations per second of a large matrix product, bytes per second of a large copy."""
+    matrix = torch.rand(4096, 4096)
+    numbers = torch.rand(2**26)
+    target = torch.empty_like(numbers)
+    return {
+        "matmul_gflops": 2 * 4096**3 / timed(lambda: matrix @ matrix, repeats=3, seconds=3).best / 1e9,
+        "copy_gbytes": 8 * len(numbers) / timed(lambda: target.copy_(numbers), repeats=5, seconds=2).best / 1e9,
+    }
+
+
 def launches_of(call: Callable[[], object]) -> int:
     """Kernels and copies that a call starts on a GPU, by torch's profiler."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
