@@ -128,15 +128,13 @@ def table_rows(grid: int, args: argparse.Namespace) -> list[report.Row]:
 def gpu_line(grid: int, args: argparse.Namespace) -> str:
     """What compiled pointer-cGPL reaches on a GPU, beside the roofline of that GPU by its properties."""
     model, task, _ = trained_model(grid, args)
-    items, dtype = next(task.test_batches(args.samples, args.samples)).items, getattr(torch, args.dtype)
-    call = partial(sample, model.to(args.device, dtype), items, decode="greedy", seed=0)
+    model.to(args.device, getattr(torch, args.dtype))
+    call = partial(sample, model, next(task.test_batches(args.samples, args.samples)).items, decode="greedy", seed=0)
     seconds = timed(call, repeats=args.repeats, seconds=1e9).best
-    flops, read = work_of(model.config, grid * grid, call())
+    flops, read = (work / seconds / 1e9 for work in work_of(model.config, grid * grid, call()))
     bound = roofline.whole(roofline.gpu_of(args.device), grid * grid, args.samples, STEPS, args.samples)
-    did = (
-        f"{launches_of(call)} launches, {flops / seconds / 1e12:.2f} TFLOPS, {read / seconds / 1e9:.1f} GB/s of weights"
-    )
-    return f"{grid}x{grid}: {seconds:.4f} s, {did}; by the roofline {bound:.4f} s"
+    did = f"{seconds:.4f} s, {launches_of(call)} launches, {flops:.0f} GFLOPS, {read:.1f} GB/s of weights"
+    return f"{grid}x{grid}: {did}; by the roofline {bound:.4f} s"
 
 
 def work_of(config: SoftRankConfig, N: int, drawn: Samples) -> tuple[float, float]:

@@ -119,7 +119,7 @@ def launches_of(call: Callable[[], object]) -> int:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         call()
         _synchronize()
-    return sum(event.count for event in profile.key_averages() if event.device_type == torch.autograd.DeviceType.CUDA)
+    return sum(event.count for event in profile.key_averages() if event.device_type.name == "CUDA")
 
 
 def _synchronize() -> None:
