@@ -188,7 +188,7 @@ def diffusion_samplers() -> dict[str, tuple[Draw, Tensor]]:
 def likelihood_calibration() -> tuple[Certificate, Certificate]:
     """Which of five sets of items an order was drawn for, by `log_likelihood`: ranks of the truth in its posterior.
 
-    The control takes likelihoods to the power 1.5: posteriors that are too sure.
+    The control takes likelihoods to the power 3: posteriors that are too sure.
     """
     model, orders, truths, others = decoder_model(N), all_orders(N), 6000, 19
     sets = torch.randn(5, N, 1, generator=torch.Generator().manual_seed(8))
@@ -205,12 +205,12 @@ def likelihood_calibration() -> tuple[Certificate, Certificate]:
         guesses = torch.multinomial((power * scores).softmax(1), others, replacement=True, generator=generator)
         return ranks_with_ties(truth, guesses, generator)
 
-    return certify_ranks(ranks(1.0), others + 1), certify_ranks(ranks(1.5), others + 1)
+    return certify_ranks(ranks(1.0), others + 1), certify_ranks(ranks(3.0), others + 1)
 
 
 def interval_calibration() -> tuple[Certificate, Certificate]:
     """Places of an item among those of 19 draws, from which intervals are made; the control's draws are too sure."""
-    model, truths, others = decoder_model(8), 4000, 19
+    model, truths, others = decoder_model(8), 8000, 19
     items = torch.randn(truths, 8, 1, generator=torch.Generator().manual_seed(10))
     generator = torch.Generator().manual_seed(11)
 
@@ -219,7 +219,7 @@ def interval_calibration() -> tuple[Certificate, Certificate]:
         return drawn.ranks[..., 0]  # (truths, count)
 
     truth = places(1, 1.0, 1)[:, 0]
-    right, sure = (ranks_with_ties(truth, places(others, heat, 2), generator) for heat in (1.0, 0.5))
+    right, sure = (ranks_with_ties(truth, places(others, heat, 2), generator) for heat in (1.0, 0.2))
     return certify_ranks(right, others + 1), certify_ranks(sure, others + 1)
 
 
@@ -314,8 +314,8 @@ def main() -> int:
     rows.append(row_of("decoder, compiled, beyond enumeration", 15, agreement(15, options.large_draws)))
     if (on_host := cuda_agreement(10, 3000)) is not None:
         rows.append(row_of("decoder, CUDA source on the host", 10, on_host))
-    rows.append(row_of("log_likelihood, calibration", N, likelihood_calibration(), "too sure: power 1.5"))
-    rows.append(row_of("places among draws, calibration", 8, interval_calibration(), "too sure: temperature 0.5"))
+    rows.append(row_of("log_likelihood, calibration", N, likelihood_calibration(), "too sure: power 3"))
+    rows.append(row_of("places among draws, calibration", 8, interval_calibration(), "too sure: temperature 0.2"))
     rows.append(row_of("forward and reverse, joint (Geweke)", N, forward_and_reverse(), "20 % more noise"))
     record = {"kernels": torch.ops.softrank_ext.cpu_capability(), "most_states": ops.MOST_STATES, "rows": rows}
     options.output.parent.mkdir(parents=True, exist_ok=True)

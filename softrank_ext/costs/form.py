@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext.checks import check_mask, check_tensor, described
+from softrank_ext.permutations import check_range
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 
@@ -29,6 +30,7 @@ def costs_of(cost: Cost, items: Tensor, order: Tensor, mask: Tensor | None = Non
     check_tensor("order", order, ("rows", "N"), torch.int64)
     if not isinstance(items, Tensor) or items.layout != torch.strided or items.shape[:2] != order.shape:
         raise ValueError(f"items must begin with the shape of order {tuple(order.shape)}, got {described(items)}")
+    check_range("order", order, order.shape[1])
     if mask is not None:
         check_mask("mask", mask, "order", order)
     if len(items) == 0:

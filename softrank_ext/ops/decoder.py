@@ -197,6 +197,7 @@ def open_decoder_reference(decoder: Transformer, memory: Tensor, mask: Tensor) -
 
 
 def _fake_open_decoder(decoder: Transformer, memory: Tensor, mask: Tensor) -> Tensor:
+    check_tensor("memory", memory, ("B", "N", "D"), FLOAT_DTYPES)
     return memory.new_empty(memory.shape[0], cache_numbers(decoder, memory.shape[1]))
 
 
