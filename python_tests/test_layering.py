@@ -26,6 +26,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "ranking",
         "schedule_search",
         "schedules",
+        "tours",
         "show",
         "cli",
         "__main__",
@@ -39,6 +40,7 @@ LATE = {
     "sampling": {"show"},
     "schedules": {"show"},
     "ranking": {"show"},
+    "tours": {"show"},
 }
 # Only these rooms may import the libraries named.
 LIBRARIES = {

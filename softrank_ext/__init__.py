@@ -18,6 +18,7 @@ from softrank_ext.processes import Bridge, Riffle  # noqa: E402
 from softrank_ext.ranking import Quota, Ranker  # noqa: E402
 from softrank_ext.sampling import Drawing, Improved, IncrementalDecoder, Samples, Search, improve, sample  # noqa: E402
 from softrank_ext.schedules import Schedule, schedule  # noqa: E402
+from softrank_ext.tours import Tour, plan_tour  # noqa: E402
 from softrank_ext.training import TrainConfig, train  # noqa: E402
 
 __version__ = installed_version()
@@ -43,6 +44,7 @@ __all__ = [
     "Search",
     "SoftRankConfig",
     "SoftRankModel",
+    "Tour",
     "TrainConfig",
     "build_info",
     "calibration",
@@ -61,6 +63,7 @@ __all__ = [
     "pairwise",
     "permutations",
     "pick",
+    "plan_tour",
     "push_to_hub",
     "rank_interval",
     "reflect",

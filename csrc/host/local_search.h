@@ -13,6 +13,7 @@
 
 #include "../kernels/costs.h"
 #include "../kernels/order_search.h"
+#include "../kernels/tour_bound.h"
 #include "../kernels/tour_iterations.h"
 #include "../kernels/tour_rebuild.h"
 #include "rows_in_parallel.h"
@@ -278,6 +279,17 @@ inline Orders iterated_greedy(const Numbers& items, const Orders& order, const s
   return found;
 }
 
+// A length that no closed tour goes below. distances: (N, N), the same both ways, N >= 3. length: of some tour.
+inline double bound_tours(const Numbers& distances, double length, int64_t rounds) {
+  const int64_t n = distances.ndim() == 2 ? distances.shape(0) : 0;
+  if (n < 3 || distances.shape(1) != n) throw py::value_error("distances must be (N, N), N at least 3");
+  double bound = 0;
+  rows_in_parallel(1, 1, [&] {
+    return [&](int64_t, Stop& stop) { bound = TourBound(distances.data(), n).run(length, rounds, stop); };
+  });
+  return bound;
+}
+
 inline void add_local_search(py::module_& m) {
   m.def("search_tours", &search_tours, py::arg("items"), py::arg("order"), py::kw_only(), py::arg("is_matrix"),
         py::arg("is_closed"), py::arg("moves"), py::arg("neighbours"), py::arg("most_moves"), py::arg("before"),
@@ -290,6 +302,8 @@ inline void add_local_search(py::module_& m) {
         py::arg("is_closed"), py::arg("rebuilds"), py::arg("neighbours"), py::arg("options"), py::arg("before"),
         py::arg("allowed"), py::arg("group"), py::arg("keeps_first"), py::arg("keeps_last"), py::arg("seed"),
         py::arg("threads"), "The shortest tours (B, kept, N) that iterated searches from tours (B, N) come across.");
+  m.def("bound_tours", &bound_tours, py::arg("distances"), py::arg("length"), py::arg("rounds"),
+        "A length that no closed tour by symmetric distances (N, N) goes below; length: of some tour.");
   m.def("order_costs", &order_costs, py::arg("items"), py::arg("order"), py::arg("cost"), py::arg("threads"),
         "Costs (B,) of orders (B, N) by the cost of that name.");
   m.def("search_orders", &search_orders, py::arg("items"), py::arg("order"), py::arg("cost"), py::kw_only(),

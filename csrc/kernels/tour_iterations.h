@@ -29,7 +29,6 @@ class TourIterations : TourSearch<Distance> {
     std::mt19937_64 random(seed);
     begin(order, rules);
     length_ = length();
-    offer(order, pool);
     descend(should_stop);
     offer(order, pool);
     kept_ = tour_;

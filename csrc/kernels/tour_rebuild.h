@@ -38,8 +38,8 @@ class TourRebuild {
     Progress progress(options);
     std::mt19937_64 random(seed);
     present_.assign(order, order + n_);
-    double present = length(present_);
-    pool.offer(order, present);
+    const double given = length(present_);
+    double present = given;
     const int64_t free = n_ - keeps_first_ - keeps_last_;
     for (; free >= 2 && progress.goes_on() && !should_stop(); progress.count()) {
       tour_ = present_;
@@ -52,6 +52,7 @@ class TourRebuild {
         present = own;
       }
     }
+    if (pool.size() == 0 || given < pool.length(0)) pool.offer(order, given);
     return progress.rounds();
   }
 

@@ -28,6 +28,7 @@ from softrank_ext.cli.rank import RankCommand
 from softrank_ext.cli.sample import SampleCommand
 from softrank_ext.cli.schedule import schedule_command
 from softrank_ext.cli.selftest import SelfTest
+from softrank_ext.cli.tour import tour_command
 from softrank_ext.cli.train import train_command
 from softrank_ext.cli.walk import walk
 
@@ -39,6 +40,7 @@ COMMANDS: dict[str, Any] = {
     "rank": RankCommand,
     "schedule": schedule_command,
     "merge": merge,
+    "tour": tour_command,
     "generate": {"tsp": generate_tsp},
     "download": {"mnist": download_command("mnist"), "cifar10": download_command("cifar10")},
     "info": info,

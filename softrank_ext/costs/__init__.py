@@ -4,6 +4,7 @@
 `local_search` runs compiled; for any other cost its moves are made in batches.
 """
 
+from softrank_ext.costs.bounds import tour_bound as tour_bound
 from softrank_ext.costs.form import Cost as Cost
 from softrank_ext.costs.form import costs_of as costs_of
 from softrank_ext.costs.heuristics import atc as atc
