@@ -93,6 +93,23 @@ def test_tables_of_attacks_and_certificates(monkeypatch, tmp_path):
     assert line == "| riffle | 4 | 1,000 | 0.0100 (fails) | 0.0200 | 0.030 | 2 % in one pick: 0.5000, found |"
 
 
+def test_table_of_tours(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCH / "making"))
+    monkeypatch.syspath_prepend(str(BENCH))
+    tables = importlib.import_module("result_tables")
+    assert tables.tours_table(tmp_path) == "Not measured yet."
+    rows = [
+        {"kind": "tsplib", "N": 0, "seconds": 1.0, "instances": 3, "gap": {"plan_tour": "0.1 ± 0.1", "fast-tsp": "0"}},
+        {"kind": "pairs", "N": 50, "seconds": 10.0, "instances": 2, "gap": {"plan_tour": "0.2 ± 0.1"}},
+    ]
+    (tmp_path / "tours.json").write_text(json.dumps({"machine": {"cores": 2}, "rows": rows}))
+    lines = tables.tours_table(tmp_path).splitlines()
+    assert lines[2:4] == [
+        "| tsplib | 100 to 200 | 1 | 3 | 0.1 ± 0.1 | 0 |", "| pairs | 50 | 10 | 2 | 0.2 ± 0.1 | - |",
+    ]  # fmt: skip
+    assert lines[-1] == "On cores 2."
+
+
 @pytest.mark.slow
 def test_samplers_have_their_certificates(tmp_path):
     run = _run_script("certificates.py", "--large-draws", "4000", "--output", str(tmp_path / "made.json"))

@@ -339,7 +339,8 @@ class TestShown:
             """,
         )
         tour = self.tour(k=2)
-        assert (seen["title"], seen["rows"], seen["legs"], seen["first"]) == ("<b>Six cities</b>", 6, 6, "Amsterdam")
+        assert seen["title"].replace("&gt;", ">") == "<b>Six cities</b>"  # as text: the dump writes > so
+        assert (seen["rows"], seen["legs"], seen["first"]) == (6, 6, "Amsterdam")
         assert seen["now"] == f"place 1 of 5: {tour.stops[1]}" and seen["current"] == 2
         assert (seen["slider"], seen["back"], seen["tours"], seen["unnamed"]) == ("3", "2", 2, 0)
         assert seen["sum"] == f"Closed tour of 6 places, {tour.others[0].length:.4g} km long."

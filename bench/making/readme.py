@@ -12,9 +12,9 @@ Parts: demo (it is run, its output shown, and its pictures go to bench/results);
 bench/making/figures.py), as far as they are in bench/results; bundled (metrics on the cards of the bundled models) and
 tables (what bench/tables.py has measured), beside the paper's numbers; runtime, speed, decode, ops, constraints, law
 (what the benches have printed into bench/results); roofline (an analysis, by bench/roofline.py); attack (what the jobs
-of .ci/attack have printed into bench/results/attack.jsonl) and certificates (of bench/certificates.py); schedules and
-costs (of bench/schedules.py and bench/cost.py); ranking (what bench/ranking.py has printed). Links in a page are
-relative to it.
+of .ci/attack have printed into bench/results/attack.jsonl) and certificates (of bench/certificates.py); schedules,
+costs and tours (of bench/schedules.py, bench/cost.py and bench/tours.py); ranking (what bench/ranking.py has printed).
+Links in a page are relative to it.
 """
 
 import argparse
@@ -76,6 +76,7 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
         "costs": lambda: result_tables.costs_table(results),
         "certificates": lambda: result_tables.certificates_table(results),
         "ranking": lambda: printed(results, ("ranking_ltr.txt", "ranking_lists.txt", "ranking_speed.txt")),
+        "tours": lambda: result_tables.tours_table(results),
     }
 
 

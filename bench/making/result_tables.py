@@ -338,3 +338,20 @@ def costs_table(results: Path) -> str:
     lines = [(way, *(cells.get((way, size), "-") for size in sizes)) for way in ways]
     about = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     return "\n".join([*markdown_table(("way", *sizes), lines), "", f"Measured on: {about}."])
+
+
+def tours_table(results: Path) -> str:
+    """Tours beside other methods on equal seconds, from tours.json: a line per cell."""
+    path = results / "tours.json"
+    if not path.exists():
+        return "Not measured yet."
+    record = json.loads(path.read_text(encoding="utf-8"))
+    names = list(dict.fromkeys(name for row in record["rows"] for name in row["gap"]))
+    lines = []
+    for row in record["rows"]:
+        size = "100 to 200" if row["kind"] == "tsplib" else row["N"]
+        gaps = [row["gap"].get(name, "-") for name in names]
+        lines.append((row["kind"], size, f"{row['seconds']:g}", row["instances"], *gaps))
+    machine = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
+    table = markdown_table(("places", "N", "seconds", "instances", *names), lines)
+    return "\n".join([*table, "", f"On {machine}."])

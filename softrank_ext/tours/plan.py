@@ -72,8 +72,8 @@ def plan_tour(
     k: so many different good tours, as far as there are, in `Tour.others`. seconds: to think, on all threads of torch;
     or rounds: of the search, repeatable by `seed` on any machine. Ctrl-C returns the best so far.
 
-    model: draws tours to start from, if the places are like those that it was trained on; None for none. `Tour.answered_by`
-    says which one did, or why none. Reading it, the first time, does not count as thinking.
+    model: draws tours to start from, if the places are like those that it was trained on; None for none.
+    `Tour.answered_by` says which one did, or why none. Reading it, the first time, does not count as thinking.
     Raises TypeError or ValueError, saying what is wanted.
 
     >>> tour = plan_tour([(52.37, 4.90), (51.92, 4.48), (52.09, 5.12), (51.44, 5.47)], metric="latlon", start=0)
