@@ -40,7 +40,9 @@ class Instance:
         self.points, self.distances, self.pairs, self.best = points, distances, pairs, best
 
     def length(self, order: np.ndarray) -> float:
-        """Of a closed tour that keeps the rules; others are errors."""
+        """Of a closed tour that keeps the rules; NaN if there is none, others are errors."""
+        if len(order) == 0:
+            return np.nan
         assert sorted(order.tolist()) == list(range(len(self.distances)))
         place = np.argsort(order)
         assert all(place[a] < place[b] for a, b in self.pairs) and (not self.pairs or order[0] == 0)
@@ -135,6 +137,8 @@ def by_ortools(instance: Instance, seconds: float) -> np.ndarray:
     parameters.local_search_metaheuristic = choices.LocalSearchMetaheuristic.GUIDED_LOCAL_SEARCH
     parameters.time_limit.FromMilliseconds(round(1000 * seconds))
     solution = routing.SolveWithParameters(parameters)
+    if solution is None:
+        return np.arange(0)
     order, index = [], routing.Start(0)
     while not routing.IsEnd(index):
         order.append(manager.IndexToNode(index))
@@ -153,6 +157,8 @@ METHODS: dict[str, Callable[[Instance, float], np.ndarray]] = {
 
 def stated(values: np.ndarray) -> str:
     """Mean and its standard error."""
+    if np.isnan(values).any():
+        return f"no tour in time for {np.isnan(values).sum()} of {len(values)}"
     error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
     return f"{values.mean():.3f} ± {error:.3f}"
 
@@ -161,7 +167,7 @@ def cell(kind: str, N: int, seconds: float, instances: list[Instance], methods: 
     """All methods on all instances, in turns."""
     used = [name for name in methods if not (kind == "pairs" and name == "fast-tsp")]
     lengths = np.array([[one.length(METHODS[name](one, seconds)) for name in used] for one in instances])
-    best = np.minimum(lengths.min(1), [one.best for one in instances])
+    best = np.minimum(np.nanmin(lengths, 1), [one.best for one in instances])
     gaps = 100 * (lengths / best[:, None] - 1)
     row: dict[str, object] = {"kind": kind, "N": N, "seconds": seconds, "instances": len(instances)}
     row["gap"] = {name: stated(gaps[:, i]) for i, name in enumerate(used)}
