@@ -13,7 +13,6 @@ bench/making/figures.py), as far as they are in bench/results; bundled (metrics 
 tables (what bench/tables.py has measured), beside the paper's numbers; runtime, speed, decode, ops, constraints, law
 (what the benches have printed into bench/results); roofline (an analysis, by bench/roofline.py); attack (what the jobs
 of .ci/attack have printed into bench/results/attack.jsonl) and certificates (of bench/certificates.py); schedules,
-of .ci/attack have printed into bench/results/attack.jsonl) and certificates (of bench/certificates.py); schedules,
 costs and tours (of bench/schedules.py, bench/cost.py and bench/tours.py); ranking (what bench/ranking.py has printed).
 Links in a page are relative to it.
 """

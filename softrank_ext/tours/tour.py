@@ -5,16 +5,12 @@ import json
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from softrank_ext.tables import frame_of, write_csv
 from softrank_ext.tours.places import Places
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _COLUMNS = {"latlon": ("lat", "lon"), "plane": ("x", "y")}
 
@@ -118,8 +114,8 @@ class Tour:
             Path(output).write_text(json.dumps(made, allow_nan=False) + "\n", encoding="utf-8")
         return made
 
-    def plot(self, axes: "Axes | None" = None) -> "Figure":
-        """A map of the tour, north up, on the axes or on a new figure; the figure. Needs matplotlib."""
+    def plot(self, axes: Any = None) -> Any:
+        """A map of the tour, north up, on these axes of matplotlib or on a new figure; returns the figure."""
         from softrank_ext.show.tours import plot_tour
 
         return plot_tour(self, axes)
