@@ -98,6 +98,10 @@ class TestRight:
         told = [plan_tour(points(30, seed), metric="plane", rounds=0).answered_by for seed in range(6)]
         assert sum("drew" in text for text in told) >= 5
 
+    def test_the_model_draws_with_a_start_alone(self):
+        tour = plan_tour(points(20), metric="plane", start=7, rounds=100)
+        assert tour.order[0] == 7 and "drew" in tour.answered_by
+
     def test_different_tours(self):
         tour = plan_tour(points(25), metric="plane", k=4, **ROUNDS)
         every = (tour, *tour.others)

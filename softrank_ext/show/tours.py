@@ -31,8 +31,8 @@ def plot_tour(tour: Tour, axes: "Axes | None" = None) -> "Figure":
         middle = (begin + stop) / 2
         arrow = {"arrowstyle": "-|>", "color": OURS, "linewidth": 0}
         axes.annotate("", middle + (stop - begin) / 50, middle - (stop - begin) / 50, arrowprops=arrow)
-    axes.scatter(*way.T, s=22, color=OURS, zorder=3)
-    axes.scatter(*way[:1].T, s=90, marker="s", color=WRONG, zorder=4, label=f"start: {tour.stops[0]}")
+    axes.scatter(way[:, 0], way[:, 1], s=22, color=OURS, zorder=3)
+    axes.scatter(way[:1, 0], way[:1, 1], s=90, marker="s", color=WRONG, zorder=4, label=f"start: {tour.stops[0]}")
     if len(way) <= MOST_LABELS:
         for point, name in zip(way, tour.stops, strict=True):
             axes.annotate(name, point, xytext=(4, 4), textcoords="offset points", fontsize="x-small")

@@ -188,7 +188,7 @@ def _numbers_of(places: Any, metric: str) -> np.ndarray:
         hint = "; a square one is a table of distances: metric='matrix'" if places.shape == (N, N) else ""
         raise ValueError(f"places must be {wanted}, got an array of shape {places.shape}{hint}")
     _check_count(N)
-    numbers = places.astype(np.float64)
+    numbers: np.ndarray = places.astype(np.float64)
     if not np.isfinite(numbers).all():
         row = int((~np.isfinite(numbers)).any(1).argmax())
         raise ValueError(f"places must be finite numbers, got {_shown(numbers[row])} in row {row}; rows count from 0")
@@ -234,7 +234,7 @@ def _checked_distances(distances: np.ndarray) -> np.ndarray:
         raise ValueError(
             f"distances must be at least 0 and finite, got {distances[row, column]:g} from row {row} to {column}"
         )
-    checked = distances.copy()
+    checked: np.ndarray = distances.copy()
     np.fill_diagonal(checked, 0)
     return checked
 

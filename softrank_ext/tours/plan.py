@@ -195,8 +195,11 @@ def _drawn(
         return None, f"The tour is by search alone: {name} draws none here, as {why}.", False
     items = torch.from_numpy(flat).float()[None]
 
+    # Without rules but a start `improve` turns tours around while it searches.
+    kept = problem.constraints if problem.constraints is not None and _has_rules(problem.constraints) else None
+
     def polish(items: Tensor, order: Tensor) -> Tensor:
-        return local_search(items, order, problem.cost, constraints=problem.constraints)
+        return local_search(items, order, problem.cost, constraints=kept)
 
     seconds = None if left is None else MODEL_SHARE * left
     found = improve(

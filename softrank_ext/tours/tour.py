@@ -94,9 +94,9 @@ class Tour:
             raise ValueError(f'GeoJSON has degrees: it needs metric="latlon", got {self.places.metric!r}')
         way = self.order.tolist() + ([int(self.order[0])] if self.closed else [])
         lines = _cut_at_date_line([(float(lon), float(lat)) for lat, lon in self.places.points[way]])
-        geometry = {"type": "LineString", "coordinates": lines[0]}
+        geometry: dict[str, Any] = {"type": "LineString", "coordinates": lines[0]}
         if len(lines) > 1:
-            geometry = {"type": "MultiLineString", "coordinates": lines}  # type: ignore[dict-item]
+            geometry = {"type": "MultiLineString", "coordinates": lines}
         features: list[dict[str, Any]] = [
             {"type": "Feature", "geometry": geometry, "properties": {"length_km": self.length, "closed": self.closed}}
         ]
