@@ -96,6 +96,7 @@ def op_calls() -> dict[str, list[Make]]:
         "pack_projection": [lambda: {"weight": rand(3, D)}],
         "layer_weight_names": [lambda: {"kind": "encoder"}],
         "cpu_capability": [dict],
+        "build_facts": [dict],
         "decode_order": [lambda: {**_decoder(), **decoder_inputs(), **choices()},
                          lambda: {**_decoder(packed=False), **decoder_inputs(), **choices(ruled=True)}],
         "prepare_decoder": [lambda: {**_encoder(), **prediction()}],

@@ -329,7 +329,7 @@ UNCALLED = {
     "files: attack/fuzz_files.py, attack/crash_points.py": (
         "from_pretrained", "push_to_hub", "has_run", "list_pretrained", "trained_for", "read_constraints", "bundled_names", "folder_of",
     ),
-    "not called yet; in the tests of its own file": ("Tour", "plan_tour", "tour_bound", "build_facts"),
+    "not called yet; in the tests of its own file": ("Tour", "plan_tour", "tour_bound"),
     "takes no argument, or registers what is given": ("build_info", "model_class", "model_types", "register_model"),
     "draws what it is given into a picture or a page": (
         "improvement_page", "page_of", "plot_calibration", "plot_jigsaw", "plot_pairwise", "plot_rank_interval", "plot_soft_ranks",
