@@ -53,11 +53,11 @@ def test_pictures(stops):
     ),
 )
 def test_errors(stops, capsys, words, message):
-    assert main(["tour", str(stops / "stops.csv"), *words]) == 1
+    assert main(["tour", str(stops / "stops.csv"), *words]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_a_metric_that_cannot_be_told_must_be_given(tmp_path, capsys):
     (tmp_path / "stops.csv").write_text("a,b\n0,1\n1,0\n")
-    assert main(["tour", str(tmp_path / "stops.csv")]) == 1
+    assert main(["tour", str(tmp_path / "stops.csv")]) == 2
     assert "--metric must be given: " in capsys.readouterr().err
