@@ -206,3 +206,10 @@ def test_checks_can_be_left_out():
     law = PlackettLuce(torch.zeros(4), validate_args=False)
     assert law.log_prob(torch.tensor([1, 3, 2, 0])).item() == pytest.approx(-math.log(24))
     PlackettLuce(torch.tensor([0.0, torch.inf]), validate_args=False)
+
+
+def test_names_in_repr():
+    assert repr(permutation) == "Permutation()"
+    assert repr(PlackettLuce(torch.zeros(2, 3)).support) == "Permutation(mask=(2, 3))"
+    assert repr(PlackettLuce.arg_constraints["scores"]) == "Finite(event_dim=1)"
+    assert repr(Mallows(torch.tensor([1, 2, 0]), 0.5)).startswith("Mallows(center: ")

@@ -58,7 +58,13 @@ from softrank_ext import (
     choices as call_choices,
 )
 from softrank_ext.constraints import pinned_first, rules_of, settings_of
-from softrank_ext.laws import fit_plackett_luce, rising_sequences, stagewise_log_probs
+from softrank_ext.laws import (
+    fit_generalized_plackett_luce,
+    fit_mallows,
+    fit_plackett_luce,
+    rising_sequences,
+    stagewise_log_probs,
+)
 from softrank_ext.likelihood import log_likelihood
 from softrank_ext.model import make_embedder
 from softrank_ext.model.config import DataFacts, SoftRankConfig
@@ -204,6 +210,8 @@ def public_calls() -> list[tuple[str, Callable[..., Any], dict[str, Any]]]:
         ("Mallows", _drawn(distributions.Mallows), {"center": order(), "dispersion": 0.5}),
         ("Riffle law", _drawn(distributions.Riffle), {"n": N, "shuffles": 2}),
         ("fit_plackett_luce", fit_plackett_luce, {"order": order(20)}),
+        ("fit_generalized_plackett_luce", fit_generalized_plackett_luce, {"order": order(20), "l2": 0.1}),
+        ("fit_mallows", fit_mallows, {"order": order(20), "counts": rand(20) + 1}),
         ("two_opt", two_opt, {"points": rand(B, N, 2), "order": order(), "neighbours": 3}),
         ("beam_search", beam_search, {**scores, "width": 3, "mask": mask(), "first": torch.tensor([1, 2])}),
         ("sample", sample, {"model": MODEL, **items, "mask": mask(), "num_samples": 2, "steps": 2, "seed": 1,

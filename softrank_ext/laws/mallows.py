@@ -51,6 +51,15 @@ class Mallows(OrderDistribution):
         places = torch.arange(self.event_shape[0], device=self.mask.device)
         return self._log_sums().masked_fill(places >= self.num_items[..., None], 0.0).sum(-1)
 
+    @property
+    def mean_distance(self) -> Tensor:
+        """Mean number of pairs in the opposite order to the center's, (*batch_shape)."""
+        powers = self._powers(self.dispersion)
+        places = torch.arange(powers.shape[-1], device=powers.device)
+        # The mean number of pairs that item i of the center reverses when it is inserted.
+        reversed_pairs = (places * powers).cumsum(-1) / powers.cumsum(-1)
+        return reversed_pairs.masked_fill(places >= self.num_items[..., None], 0.0).sum(-1)
+
     def from_uniform(self, uniform: Tensor) -> Tensor:
         """Repeated insertion: the center's item i goes before u of the i items that are there, P(u) ~ dispersion^u."""
         uniform = self._checked_uniform(uniform)
@@ -66,12 +75,7 @@ class Mallows(OrderDistribution):
 
     def entropy(self) -> Tensor:
         """Entropy in nats, exact."""
-        powers = self._powers(self.dispersion)
-        places = torch.arange(powers.shape[-1], device=powers.device)
-        # The mean number of pairs that item i of the center reverses when it is inserted.
-        reversed_pairs = (places * powers).cumsum(-1) / powers.cumsum(-1)
-        reversed_pairs = reversed_pairs.masked_fill(places >= self.num_items[..., None], 0.0).sum(-1)
-        return self.log_normalizer - torch.xlogy(reversed_pairs, self.dispersion)
+        return self.log_normalizer - torch.xlogy(self.mean_distance, self.dispersion)
 
     def _log_probs(self, order: Tensor) -> Tensor:
         # The pick at a place reverses its pairs with the remaining items that the center has before it. Their number

@@ -31,6 +31,9 @@ class Permutation(Constraint):
         self._mask = mask
         super().__init__()
 
+    def __repr__(self) -> str:
+        return "Permutation()" if self._mask is None else f"Permutation(mask={tuple(self._mask.shape)})"
+
     def check(self, value: Tensor) -> Tensor:
         """Which orders qualify, bool (...)."""
         items = torch.arange(value.shape[-1], device=value.device)
@@ -52,6 +55,9 @@ class Finite(Constraint):
     def __init__(self, event_dim: int) -> None:
         self.event_dim = event_dim
         super().__init__()
+
+    def __repr__(self) -> str:
+        return f"Finite(event_dim={self.event_dim})"
 
     def check(self, value: Tensor) -> Tensor:
         """Which blocks of numbers qualify, bool of the leading shape of value."""

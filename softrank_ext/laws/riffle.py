@@ -139,6 +139,18 @@ def _riffle_total_variation(n: int, shuffles: int) -> float:
     return sum(orders * abs(count * factorial - total) for orders, count in terms) / (2 * total * factorial)
 
 
+@lru_cache(maxsize=1024)
+def riffle_divergence(n: int, shuffles: int, others: int) -> float:
+    """Kullback-Leibler divergence of n cards riffled so many times from those riffled `others` times."""
+    total: int = 2 ** (shuffles * n)
+    terms = zip(_eulerian(n), _riffle_counts(n, shuffles), _riffle_counts(n, others), strict=False)
+    reached = [(orders * count / total, count, other) for orders, count, other in terms if count > 0]
+    if any(other == 0 for _, _, other in reached):
+        return math.inf
+    log_ratio = (others - shuffles) * n * math.log(2)
+    return sum(share * (log_ratio + math.log(count) - math.log(other)) for share, count, other in reached)
+
+
 def _riffle_log_prob_top(prefix: list[int], n: int, shuffles: int) -> float:
     """Log-probability that a riffled deck of n cards begins with those of `prefix`, where places from n on are padding.
 
