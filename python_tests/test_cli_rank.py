@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 
 import numpy as np
 import pytest
@@ -54,6 +55,13 @@ def test_train_and_rank(tmp_path, capsys):
     for start in range(0, 40, 5):
         top = [row["seller"] for row in ranked[start : start + 5] if int(row["place"]) <= 3]
         assert len(set(top)) == 3
+    capsys.readouterr()
+    assert main(["rank", str(new), "--model", str(model), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [str(place) for place in told["rows"]["place"]] == [row["place"] for row in rows]
+    assert main([*words[:-1], str(tmp_path / "again"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["output"] == str(tmp_path / "again") and "ndcg" in told["report"]
 
 
 @pytest.mark.parametrize(
@@ -68,12 +76,12 @@ def test_train_and_rank(tmp_path, capsys):
     ],
 )
 def test_errors(words, said, tmp_path, capsys):
-    assert main(["rank", str(written(tmp_path / "train.csv")), *words]) == 1
+    assert main(["rank", str(written(tmp_path / "train.csv")), *words]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_bad_quota(tmp_path, capsys):
     train, model = written(tmp_path / "train.csv"), tmp_path / "model"
     assert main(["rank", str(train), "--label", "grade", "--features", "x", "--output", str(model)]) == 0
-    assert main(["rank", str(train), "--model", str(model), "--quota", "seller"]) == 1
+    assert main(["rank", str(train), "--model", str(model), "--quota", "seller"]) == 2
     assert "--quota must be written like seller:1:3, got 'seller'" in capsys.readouterr().err

@@ -44,7 +44,7 @@ def test_a_device_that_differs_fails(capsys, monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(capsys):
-    assert main(["selftest", "--device", "cuda"]) == 1
+    assert main(["selftest", "--device", "cuda"]) == 2
     assert "device must be one that is there, got cuda: torch sees no GPU" in capsys.readouterr().err
 
 

@@ -350,9 +350,9 @@ def test_errors():
         local_search(items, order, search, ())
     with pytest.raises(ValueError, match=r"items must begin with the shape of order \(2, 4\), got \(2, 3, 2\) float32"):
         local_search(items[:, :3], order, search)
-    with pytest.raises(ValueError, match="limit must be an integer of at least 0, got -1"):
+    with pytest.raises(ValueError, match="limit must be an integer from 0 to 4611686018427387904, got -1"):
         local_search(items, order, search, limit=-1)
-    with pytest.raises(ValueError, match="neighbours must be an integer of at least 1, got 0"):
+    with pytest.raises(ValueError, match="neighbours must be an integer from 1 to 4611686018427387904, got 0"):
         local_search(items, order, search, neighbours=0)
     with pytest.raises(ValueError, match="keep_first must be True or False, got 1"):
         local_search(items, order, search, keep_first=1)

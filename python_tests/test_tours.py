@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from testing.browser import browse, needs_browser, run_in
 from softrank_ext import Tour, plan_tour
 from softrank_ext.tours.places import great_circle_distances, in_unit_square, on_a_map
 
-CITIES = {
+CITIES: dict[str, list[Any]] = {
     "Name": ["Amsterdam", "Utrecht", "Rotterdam", "The Hague", "Eindhoven", "Groningen"],
     "Lat": [52.3731, 52.0907, 51.9244, 52.0705, 51.4416, 53.2194],
     "Lng": [4.8922, 5.1214, 4.4777, 4.3007, 5.4697, 6.5665],
@@ -168,7 +169,7 @@ class TestPlaces:
 
     def test_tables_lists_and_arrays_are_one(self, tmp_path):
         file = tmp_path / "cities.csv"
-        rows = zip(*CITIES.values(), strict=True)
+        rows = zip(CITIES["Name"], CITIES["Lat"], CITIES["Lng"], strict=True)
         text = "Name;Lat;Lng\n" + "".join(f"{name};{lat};{lon}\n" for name, lat, lon in rows).replace(".", ",")
         file.write_text("\ufeff" + text, encoding="utf-8")
         pairs = list(zip(CITIES["Lat"], CITIES["Lng"], strict=True))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from softrank_ext.cli.options import ConfigFile
+from softrank_ext.cli.options import AsJson, ConfigFile, tell
 
 if TYPE_CHECKING:
     from softrank_ext.ranking import Quota
@@ -45,6 +45,7 @@ class RankCommand:
     seed: int = 0
     """Training: of everything random."""
     config: ConfigFile = None
+    as_json: AsJson = False
 
     def run(self, command: str) -> int:
         """Train or rank; returns the exit code."""
@@ -62,10 +63,11 @@ class RankCommand:
         ranker = Ranker(list(self.features) or None, self.group, self.label, labels=self.labels, seed=self.seed)
         ranker.fit(self.table, validation=self.validation)
         ranker.save(output)
-        print(ranker)
-        if ranker.report_ is not None:
-            print(ranker.report_)
-        print(f"saved in {output}; rank new rows with: softrank rank NEW.csv --model {output} > ranked.csv")
+        report = ranker.report_
+        lines = [repr(ranker), *([] if report is None else [repr(report)])]
+        lines.append(f"saved in {output}; rank new rows with: softrank rank NEW.csv --model {output} > ranked.csv")
+        record = {"ranker": repr(ranker), "output": output, "report": None if report is None else report.to_json()}
+        tell(self.as_json, record, "\n".join(lines))
         return 0
 
     def _rank(self) -> int:
@@ -79,7 +81,14 @@ class RankCommand:
         ranker = Ranker.load(self.model)
         print(ranker, file=sys.stderr)
         columns = ranker.predict(self.table, rules=None if self.quota is None else _quota_of(self.quota))
-        write_csv(columns, sys.stdout if self.ranked is None else self.ranked)
+        if self.ranked is not None:
+            write_csv(columns, self.ranked)
+        if self.as_json:
+            tell(
+                True, {"ranker": repr(ranker), "rows": {name: column.tolist() for name, column in columns.items()}}, ""
+            )
+        elif self.ranked is None:
+            write_csv(columns, sys.stdout)
         return 0
 
 

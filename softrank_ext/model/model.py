@@ -8,8 +8,7 @@ Four heads give the scores. `pointer` and `linear` (cGPL, eqs. 9 and 12) read th
 depend on the picks so far. `gpl` and `pl` use the encoder alone: scores per place and slot (eq. 8), or per slot only.
 """
 
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +40,6 @@ from softrank_ext.permutations import check_slots
 from softrank_ext.processes import Process
 
 _MOST_TIME_VECTORS = 256  # that are kept
-_Model = TypeVar("_Model", bound="SoftRankModel")
 
 
 class LogProb(NamedTuple):
@@ -325,29 +323,6 @@ class SoftRankModel(OrderModel):
         """
         self.check_reads_order()
         return ModelDistribution(self, self.embed(items, mask), t, mask)
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json and model.safetensors into the folder: `model_folder.save_pretrained`."""
-        from softrank_ext import model_folder
-
-        model_folder.save_pretrained(self, folder)
-
-    def push_to_hub(self, repository: str, *, private: bool | None = None, token: str | None = None) -> str:
-        """Push the model and a card to "user/name" on the Hugging Face hub: `softrank_ext.push_to_hub`."""
-        from softrank_ext.pretrained import push_to_hub
-
-        return push_to_hub(self, repository, private=private, token=token)
-
-    @classmethod
-    def from_pretrained(cls: type[_Model], name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> _Model:
-        """Read a saved or bundled model of this class, in eval mode; of a subclass, a model of the subclass.
-
-        `softrank_ext.from_pretrained` reads models of any type.
-        """
-        from softrank_ext import model_folder
-        from softrank_ext.pretrained import folder_of
-
-        return model_folder.load_model(folder_of(name_or_folder), embedder=embedder, kind=cls)
 
     def _gpl_scores(self, embedded: Tensor, t: float | Tensor, mask: Tensor | None) -> Tensor:
         """All stagewise scores in one pass, as SymmetricDiffusers does: N zero tokens, one per place, follow the items.

@@ -1,13 +1,16 @@
 """What `sample`, `evaluate`, `train` and `model_folder` ask of a model: one protocol for diffusions and for others."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from softrank_ext import ops
 from softrank_ext.choices import Engine
 from softrank_ext.processes import OnePass, Process
+
+_Model = TypeVar("_Model", bound="OrderModel")
 
 
 class OrderModel(nn.Module, ABC):
@@ -89,6 +92,29 @@ class OrderModel(nn.Module, ABC):
     @abstractmethod
     def bytes_per_sample(self, N: int) -> int:
         """An estimate of the memory that a prediction takes for one instance of N items."""
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json and model.safetensors into the folder: `model_folder.save_pretrained`."""
+        from softrank_ext import model_folder
+
+        model_folder.save_pretrained(self, folder)
+
+    def push_to_hub(self, repository: str, *, private: bool | None = None, token: str | None = None) -> str:
+        """Push the model and a card to "user/name" on the Hugging Face hub: `softrank_ext.push_to_hub`."""
+        from softrank_ext.pretrained import push_to_hub
+
+        return push_to_hub(self, repository, private=private, token=token)
+
+    @classmethod
+    def from_pretrained(cls: type[_Model], name_or_folder: str | Path, *, embedder: nn.Module | None = None) -> _Model:
+        """Read a saved or bundled model of this class, in eval mode; of a subclass, a model of the subclass.
+
+        `softrank_ext.from_pretrained` reads models of any type.
+        """
+        from softrank_ext import model_folder
+        from softrank_ext.pretrained import folder_of
+
+        return model_folder.load_model(folder_of(name_or_folder), embedder=embedder, kind=cls)
 
 
 class OnePassModel(OrderModel):
