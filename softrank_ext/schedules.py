@@ -358,7 +358,7 @@ def _model_of(model: str | OrderModel | None, cost: str | Cost, N: int, M: int) 
         if model == "bundled":
             model = MODELS[str(cost)]
             if model not in bundled_names():
-                return None, f"search alone: the model {model!r} is not installed"
+                return None, f"search alone: no model is bundled for {cost}"
         told, model = f"model {model!r}", _loaded(model)
     embedder = getattr(getattr(model, "config", None), "embedder", None)
     if not isinstance(embedder, Mapping) or embedder.get("kind") != "times":
