@@ -63,7 +63,7 @@ def test_a_model_is_evaluated_and_sampled_with_the_noise_that_it_was_trained_wit
     ],
 )  # fmt: skip
 def test_options_of_another_process_are_told(ballots, options, message, capsys):
-    assert main(["train", "preferences", *QUICK, *options]) == 1
+    assert main(["train", "preferences", *QUICK, *options]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -112,12 +112,12 @@ def test_one_pass_baselines(ballots, words, model_type, decode, capsys):
     assert (drawn[0] != drawn[2]) == (decode == "sample")
     assert main([*train, "--resume"]) == 0  # nothing is left to do
     if decode == "greedy":
-        assert main(["sample", "run", "items.npz", "orders.json"]) == 1
+        assert main(["sample", "run", "items.npz", "orders.json"]) == 2
         assert 'it needs decode="greedy"' in capsys.readouterr().err
 
 
 def test_error_free_diffsort_has_the_published_settings(ballots, capsys):
-    assert main(["train", "preferences", "--method", "error-free-diffsort", *QUICK, "--output", "run"]) == 1
+    assert main(["train", "preferences", "--method", "error-free-diffsort", *QUICK, "--output", "run"]) == 2
     assert "they must be images or vectors, got (4, 4) torch.int64; set hard_weight to 0" in capsys.readouterr().err
 
 
@@ -134,7 +134,7 @@ def test_the_method_may_stand_in_a_file(ballots):
 def test_unknown_methods_are_told(ballots, capsys):
     with pytest.raises(ValueError, match=r"method must be one of softrank, symmetric-diffusers.*, got 'softsort'"):
         method_of("softsort")
-    assert main(["train", "preferences", "--method", "softsort"]) == 1
+    assert main(["train", "preferences", "--method", "softsort"]) == 2
     assert "method must be one of softrank, symmetric-diffusers" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["train", "preferences", "--method=symmetric-diffusers", "--help"])
@@ -146,7 +146,7 @@ def test_unknown_methods_are_told(ballots, capsys):
 def test_a_run_of_another_method_is_not_resumed(ballots, capsys):
     run_through(ballots, ["--method", "symmetric-diffusers", *SMALL])
     again = ["train", "preferences", *QUICK, *SMALL_DECODER, "--output", "run", "--resume"]
-    assert main(again) == 1
+    assert main(again) == 2
     assert "resume with what it was started with" in capsys.readouterr().err
 
 
@@ -167,4 +167,4 @@ def test_a_run_of_before_is_resumed(ballots, is_first_version):
         state["model"] |= {"steps": 5, "process": "soft-rank", "target": "clean", "visited": None}
     model_folder.save_training(ballots / "run" / "last", tensors, state)
     assert main([*words, "--resume"]) == 0
-    assert main([*words, "--resume", "--model.process.noise-scale", "0.1"]) == 1
+    assert main([*words, "--resume", "--model.process.noise-scale", "0.1"]) == 2
