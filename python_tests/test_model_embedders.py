@@ -45,6 +45,7 @@ def test_every_name_makes_its_class():
         "patch-cnn": {"side": 4},
         "patch-mlp": {"side": 4},
         "times": {"machines": 3},
+        "table": {"numbers": 2, "categories": [3]},
     }
     for name, kind in EMBEDDERS.items():
         made = make_embedder(8, {"kind": name, **arguments.get(name, {})})

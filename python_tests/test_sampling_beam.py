@@ -291,7 +291,7 @@ def test_wrong_arguments_of_beam_decode_are_named(make_model):
         ValueError, match=r"start_log_probs must be \(B / K, K\) torch.float32, 4 numbers, got \(2, 3\)"
     ):
         beam_decode(model, items, 1.0, 2, start_log_probs=torch.zeros(2, 3))
-    with pytest.raises(ValueError, match=r"first must be \(4,\) int64, got \(3,\) torch.int64"):
+    with pytest.raises(ValueError, match=r"first must be a \(4,\) tensor of int64, got \(3,\) int64"):
         beam_decode(model, items, 1.0, 2, first=torch.zeros(3, dtype=torch.int64))
     with pytest.raises(ValueError, match="width must be an integer of at least 1, got 0"):
         beam_decode(model, items, 1.0, 0)

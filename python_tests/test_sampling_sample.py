@@ -221,14 +221,14 @@ class TestProcess:
     def test_what_the_network_reads_of_a_time_does_not_change(self, make_model, options):
         model, items, seen = make_model("pointer"), torch.randn(2, 5, 2), []
         model.time_embedder.register_forward_pre_hook(lambda _, inputs: seen.append(float(inputs[0])))
-        sample(model, items, seed=1)
-        assert sorted(seen) == pytest.approx([1, 2, 3, 4, 5])  # t * time_steps
+        with pytest.warns(RuntimeWarning, match="hook"):  # which the kernels would not call
+            sample(model, items, seed=1)
+        assert sorted(set(seen)) == pytest.approx([1, 2, 3, 4, 5])  # t * time_steps
         seen.clear()
         drawn = sample(model, items, seed=1, record=True, **options)
         halves = [0.5 * number for number in range(1, 11)]
         assert [point.t * 5 for point in drawn.trajectory] == pytest.approx(halves[::-1])
-        # What was read before is kept; only the times between are new.
-        assert set(seen) <= set(halves) and {0.5, 1.5, 4.5} <= set(seen)
+        assert sorted(set(seen)) == pytest.approx(halves)
 
     def test_another_kind_is_told(self, make_model):
         items = torch.randn(1, 4, 2)

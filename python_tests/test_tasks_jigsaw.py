@@ -165,7 +165,7 @@ def test_errors(make_task):
         Jigsaw(flip=2)
     with pytest.raises(ValueError, match="reader must be one of 'paper', 'edges', got 'corners'"):
         Jigsaw(3, reader="corners")
-    with pytest.raises(ValueError, match="side of a patch must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="side must be an integer of at least 1, got 0"):
         make_embedder(16, {"kind": "patch-mlp", "side": 0})
     with pytest.raises(ValueError, match="grid must be one of 2, 3, 4, 8, got 5"):
         Jigsaw(5)
