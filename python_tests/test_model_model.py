@@ -227,14 +227,17 @@ def test_reverse_loop_by_hand(make_model):
 @pytest.mark.parametrize(
     "change, message",
     (
-        ({"items": [[0.0]]}, r"items must be \(B, N, ...\), a tensor, got list"),
+        ({"items": [[0.0]]}, r"items must be \(B, N, ...\), a dense tensor, got list"),
         ({"items": torch.zeros(4, 2)}, r"items must be \(B, N, ...\) with 1 dimensions per item, got \(4, 2\)"),
-        ({"items": torch.zeros(2, 4, 16), "is_embedded": True, "mask": torch.ones(2, 3).bool()}, "mask must be a bool"),
+        (
+            {"items": torch.zeros(2, 4, 16), "is_embedded": True, "mask": torch.ones(2, 3).bool()},
+            "mask must be a .* bool",
+        ),
         ({"items": torch.zeros(2, 4, 2), "is_embedded": True}, r"items must be \(B, N, 16\).* got \(2, 4, 2\)"),
-        ({"mask": torch.ones(2, 4)}, r"mask must be a bool tensor \(2, 4\), True = real item, got \(2, 4\)"),
+        ({"mask": torch.ones(2, 4)}, r"mask must be a \(2, 4\) tensor of bool, got \(2, 4\) float32; True = real item"),
         ({"t": 1.5}, r"t must be in \[0, 1\], got 1.5"),
         ({"t": torch.zeros(3)}, r"t must be a number or \(2,\), got 3 numbers"),
-        ({"uniform": torch.zeros(2, 3)}, r"uniform must be \(2, 4\) float, got \(2, 3\)"),
+        ({"uniform": torch.zeros(2, 3)}, r"uniform must be a \(2, 4\) tensor of .*float32.*, got \(2, 3\) float32"),
         ({"forced_order": torch.zeros(2, 4)}, r"forced_order must be a \(2, 4\) tensor of int64, got"),
         ({"forced_order": torch.zeros(2, 4).long()}, "forced_order must hold each of 0 to 3 once per row"),
         ({"decode": "sampel"}, r"decode must be .*sample.*, got .sampel."),

@@ -790,9 +790,11 @@ def test_checksum_sees_every_single_change_and_the_order():
     exchanged = numbers.clone()
     exchanged[[0, 64]] = numbers[[64, 0]]
     assert ops.checksum([exchanged]) != ops.checksum([numbers])
+    with pytest.raises(ValueError, match=r"tensors\[1\] must be a .* of float32 or float64, got \(3,\) int64"):
+        ops.checksum([numbers, torch.arange(3)])
     if not uses_reference():
         with pytest.raises(RuntimeError, match="tensors must be float32 or float64"):
-            ops.checksum([numbers, torch.arange(3)])
+            torch.ops.softrank_ext.checksum([numbers, torch.arange(3)])
     assert ops.checksum([numbers.view(30, 10).T]) == ops.checksum([numbers.view(30, 10).T.contiguous()])
 
 
