@@ -39,7 +39,7 @@ def test_learned_looks_ids_up():
 
 
 def test_every_name_makes_its_class():
-    arguments = {
+    arguments: dict[str, dict[str, object]] = {
         "linear": {"features": 3},
         "learned": {"num_items": 4},
         "patch-cnn": {"side": 4},
