@@ -223,3 +223,12 @@ def test_seed_chooses_instances_that_a_task_draws():
     for task in (drawn, TSP(num_points=5)):
         first, again, other = (next(iter(task.test_batches(3, 3, seed))).items for seed in (1, 1, 2))
         assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_a_generator_draws_the_seed(model):
+    options = {"count": 5, "steps": 1, "decode": "sample"}
+    row = evaluate(model, FirstItem(4), seed=torch.Generator().manual_seed(4), **options)
+    assert row["seed"] == int(torch.randint(2**63 - 1, (), generator=torch.Generator().manual_seed(4)))
+    assert evaluate(model, FirstItem(4), seed=row["seed"], **options)["metrics"] == row["metrics"]
+    with pytest.raises(ValueError, match="seed must be a 64-bit integer, got None"):
+        evaluate(model, FirstItem(4), seed=None, **options)

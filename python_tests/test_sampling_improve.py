@@ -42,6 +42,14 @@ def test_what_comes_back(make_model):
     assert repr(found) == "Improved(3 x 6 order, 5 rounds, 27 draws per row, seed 0)"
 
 
+def test_a_generator_draws_the_seed(make_model):
+    model, options = make_model("pointer"), {"initial": 2, "rounds": 3}
+    found = improve(model, ITEMS, path_length, seed=torch.Generator().manual_seed(4), **options)
+    assert found.seed == int(torch.randint(2**63 - 1, (), generator=torch.Generator().manual_seed(4)))
+    again = improve(model, ITEMS, path_length, seed=found.seed, **options)
+    assert torch.equal(again.order, found.order) and torch.equal(again.history, found.history)
+
+
 def test_without_rounds_it_is_the_best_of_draws(make_model):
     """The initial draws of one chain are those of `sample` with one step."""
     model = make_model("pointer")

@@ -153,6 +153,15 @@ class TestNoSeed:
         for first, second in zip((one, other), again, strict=True):
             assert first.seed == second.seed and torch.equal(first.order, second.order)
 
+    def test_a_generator_draws_the_seed(self, make_model):
+        model, items = make_model("pointer"), torch.randn(2, 8, 2)
+        generator = torch.Generator().manual_seed(4)
+        one, other = self.draw(model, items, seed=generator), self.draw(model, items, seed=generator)
+        generator.manual_seed(4)
+        assert [one.seed, other.seed] == torch.randint(2**63 - 1, (2,), generator=generator).tolist()
+        assert torch.equal(one.order, self.draw(model, items, seed=one.seed).order)
+        assert not torch.equal(one.order, other.order)
+
     def test_the_seed_that_is_returned_repeats_the_call(self, make_model):
         model, items = make_model("pointer"), torch.randn(2, 8, 2)
         one = self.draw(model, items)

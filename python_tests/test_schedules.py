@@ -10,7 +10,7 @@ import pytest
 import torch
 from testing import needs_browser, run_in
 
-from softrank_ext import Schedule, SoftRankConfig, SoftRankModel, schedule
+from softrank_ext import Schedule, SoftRankConfig, SoftRankModel, schedule, schedules
 from softrank_ext.costs import Makespan, WeightedTardiness, neh
 from softrank_ext.tasks.flowshop import FlowShop
 
@@ -179,6 +179,7 @@ ERRORS = {
     "itself": (TIMES, {"before": [(1, 1)]}, "before contradicts itself: '1' before '1'"),
     "not pairs": (TIMES, {"before": [(1, 2, 3)]}, r"before must be pairs of jobs, \(first, later\)"),
     "cost": (TIMES, {"cost": "makespam"}, "cost must be one of 'makespan', .* or a function, got 'makespam'"),
+    "two seeds": (TIMES, {"seed": 0, "generator": torch.Generator()}, "seed must not be given beside generator"),
     "seconds": (TIMES, {"seconds": 0}, "seconds must be positive and finite, got 0"),
     "three dimensions": (np.ones((2, 2, 2)), {}, r"jobs must be \(N, M\) times .*, got an array \(2, 2, 2\)"),
     "two columns": (np.ones((2, 2)), {"cost": "weighted_tardiness"}, r"jobs must be \(N, 3\): time, weight and due"),
@@ -191,6 +192,20 @@ ERRORS = {
     "NaN cost": (TIMES, {"cost": lambda items, order: torch.full((len(order),), torch.nan)}, "cost must not be NaN"),
     "scalar cost": (TIMES, {"cost": lambda items, order: 1.0}, "cost must return a tensor of one number per row"),
 }  # fmt: skip
+
+
+def test_a_generator_draws_the_seed(monkeypatch):
+    seeds = []
+
+    class Spy(schedules.JobSearch):
+        def __post_init__(self):
+            seeds.append(self.seed)
+            super().__post_init__()
+
+    monkeypatch.setattr(schedules, "JobSearch", Spy)
+    for given in ({}, {"seed": 7}, {"generator": torch.Generator().manual_seed(4)}):
+        schedule(TIMES[:4], seconds=FAST, model=None, **given)
+    assert seeds == [0, 7, int(torch.randint(2**63 - 1, (), generator=torch.Generator().manual_seed(4)))]
 
 
 @pytest.mark.parametrize("kind", ERRORS)

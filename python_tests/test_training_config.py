@@ -14,6 +14,7 @@ from softrank_ext.training import TrainConfig, rate_at
         ("iterations", 0, "iterations must be an integer of at least 1, got 0"),
         ("batch_size", 2.5, "batch_size must be an integer of at least 1, got 2.5"),
         ("evaluate_every", -1, "evaluate_every must be an integer of at least 0, got -1"),
+        ("seed", 0.5, "seed must be a 64-bit integer, got 0.5"),
         ("learning_rate", math.inf, "learning_rate must be at least 0 and finite, got inf"),
         ("clip", -1.0, "clip must be at least 0 and finite, got -1.0"),
         ("ema", 1.0, "ema must be at least 0 and below 1, got 1.0"),

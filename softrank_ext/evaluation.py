@@ -19,7 +19,7 @@ from softrank_ext.choices import DECODES, Decode, Engine, decode_of
 from softrank_ext.costs import Cost
 from softrank_ext.model import OrderModel
 from softrank_ext.processes import OnePass, Process, process_of_call, process_to_json
-from softrank_ext.sampling import Drawing, Samples, pins_of, sample
+from softrank_ext.sampling import Drawing, Samples, fresh_seed, pins_of, sample
 from softrank_ext.sampling import improve as improve_orders
 from softrank_ext.tasks import Task
 
@@ -41,7 +41,7 @@ def evaluate(
     symmetries: int = 1,
     improve: int | None = None,
     initial: int = 16,
-    seed: int = 0,
+    seed: int | torch.Generator = 0,
     engine: Engine = Engine(),
 ) -> Row:
     """One row of a table: the settings, the mean of each of the task's metrics, and its standard error.
@@ -52,8 +52,8 @@ def evaluate(
     to draw so many for each turned and mirrored copy of an instance (of a task that has them, `tasks.tsp.TSP`) and
     count the best of all. improve: instead of these, `improve` by the task's cost for so many rounds after `initial`
     draws, one prediction a draw unless steps or process say otherwise. seed: of the draws, and of the instances where
-    the task draws or shuffles them; files of instances are read from their beginning. Under torchrun, processes share
-    the batches and all get the same row.
+    the task draws or shuffles them, or a torch.Generator that draws it; files of instances are read from their
+    beginning. Under torchrun, processes share the batches and all get the same row.
 
     A task without right orders is scored by its cost, beside what its heuristics reach on the same instances.
 
@@ -65,7 +65,7 @@ def evaluate(
     wanted = _instances_of(count)
     for name, value in (("batch_size", batch_size), ("best_of", best_of)):
         check_limited(name, value, 1, MOST_AT_ONCE)
-    check_seed(seed)
+    seed = fresh_seed(seed) if isinstance(seed, torch.Generator) else check_seed(seed)
     check_choice("symmetries", symmetries, (1, 8))
     if symmetries == 8 and not hasattr(task, "symmetric_copies"):
         raise ValueError(f"symmetries must be 1 for the task {task.name}: its instances have no copies")

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext import noise, ops
-from softrank_ext.checks import check_instance, check_integer, check_limited, check_seed, check_share
+from softrank_ext.checks import check_instance, check_integer, check_limited, check_share
 from softrank_ext.choices import Draw
 from softrank_ext.model import PackedWeights, SoftRankModel, evaluating
 from softrank_ext.permutations import arrange, check_slots, ranks_of
@@ -76,7 +76,8 @@ def log_likelihood(
     steps: int | None = None,
     process: Process | None = None,
     decode: Draw = Draw(),
-    seed: int = 0,
+    seed: int | torch.Generator = noise.NO_SEED,
+    generator: torch.Generator | None = None,
 ) -> LikelihoodEstimate:
     """Estimate the log-probability that `sample`, with the same settings, returns an order.
 
@@ -87,6 +88,7 @@ def log_likelihood(
     much trajectories are led to the order, see the file's head. inner_samples: predictions per step that guided steps
     are weighed with; each takes as long as a step of `sample`. steps, process, decode: as in `sample`; orders are
     drawn, `Draw(temperature)`. seed: any 64-bit integer; the same seed gives the same estimate.
+    generator: draws the seed instead.
     """
     if not isinstance(model, SoftRankModel):
         raise ValueError(f"model must be a SoftRankModel, got {type(model).__name__}")
@@ -102,7 +104,7 @@ def log_likelihood(
     check_limited("num_samples", num_samples, 2, MOST_TRAJECTORIES)
     check_integer("inner_samples", inner_samples, 1)
     check_share("guidance", guidance)
-    check_seed(seed)
+    seed = noise.seed_of(seed, generator)
     if guidance > 0 and chosen.noise_scale == 0:
         raise ValueError("noise_scale must be positive, or guidance 0, got 0")
     check_slots(order, mask)

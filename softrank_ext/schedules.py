@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import check_positive, check_seed
+from softrank_ext import noise
+from softrank_ext.checks import check_positive
 from softrank_ext.constraints import Constraints
 from softrank_ext.costs import Cost, Makespan, TotalFlowTime, WeightedTardiness
 from softrank_ext.model import OrderModel
@@ -143,7 +144,8 @@ def schedule(
     weight: str = "weight",
     before: Sequence[tuple[Any, Any]] = (),
     model: str | OrderModel | None = "bundled",
-    seed: int = 0,
+    seed: int | torch.Generator = noise.NO_SEED,
+    generator: torch.Generator | None = None,
 ) -> Schedule:
     """Put jobs in an order of low cost.
 
@@ -158,6 +160,7 @@ def schedule(
     weighted tardiness; without a column for weights all are 1. before: pairs (a, b) of names: a comes before b.
     model: "bundled" for the one that fits the cost, if there is one; a model, its folder, or None for search alone.
     seed: another seed, another search; the time decides how far it comes, so results may differ between calls.
+    generator: draws the seed instead.
 
     Ctrl-C returns the best order found so far. Raises ValueError or TypeError, saying what is wanted.
 
@@ -165,7 +168,7 @@ def schedule(
     >>> plan.order, plan.cost, plan.to_frame()
     """
     check_positive("seconds", seconds)
-    seed = check_seed(seed)
+    seed = noise.seed_of(seed, generator)
     if not callable(cost) and cost not in COSTS:
         raise ValueError(f"cost must be one of {', '.join(map(repr, COSTS))} or a function, got {cost!r}")
     columns = _columns_of(jobs, cost)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from softrank_ext.checks import check_instance, check_limited, check_positive, check_seed, described
+from softrank_ext.checks import check_instance, check_limited, check_positive, described
 from softrank_ext.choices import decode_of
 from softrank_ext.constraints import Constraining, Constraints, Rules, settings_of
 from softrank_ext.costs import Cost
@@ -24,7 +24,7 @@ from softrank_ext.model import OrderModel, evaluating
 from softrank_ext.permutations import check_slots
 from softrank_ext.processes import Bridge, OnePass, process_of_call
 from softrank_ext.sampling.reverse import Call
-from softrank_ext.sampling.sample import fresh_seed, inputs_of
+from softrank_ext.sampling.sample import inputs_of, shared_seed
 from softrank_ext.sampling.search import Instances, RoundDraw, SearchRows
 from softrank_ext.sampling.settings import Drawing, Search
 
@@ -78,7 +78,7 @@ def improve(
     search: Search = _PLAIN_SEARCH,
     drawing: Drawing = _PLAIN_DRAWING,
     seconds: float | None = None,
-    seed: int | None = None,
+    seed: int | torch.Generator | None = None,
     progress: bool = False,
 ) -> Improved:
     """Look for orders of low cost: draw some from the model, then draw parts of the best ones again and again.
@@ -106,7 +106,7 @@ def improve(
     if seconds is not None:
         check_positive("seconds", seconds)
     ends = None if seconds is None else time.monotonic() + seconds
-    seed = fresh_seed() if seed is None else check_seed(seed)
+    seed = shared_seed(seed)
     settings = settings_of(constraints)
     if settings.law != "prefix" or settings.reflect_noise:
         raise ValueError('improve needs constraints with law="prefix" and reflect_noise=False')

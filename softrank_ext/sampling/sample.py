@@ -23,6 +23,7 @@ from softrank_ext.checks import (
 from softrank_ext.choices import Beam, Decode, Draw, Engine, Rebuild, decode_of
 from softrank_ext.constraints import Constraining, Constraints, ConstraintSettings, Rules, settings_of
 from softrank_ext.model import OrderModel, evaluating
+from softrank_ext.noise import seed_of
 from softrank_ext.processes import OnePass, Process, process_of_call
 from softrank_ext.sampling.conditioning import Conditions, conditions_from, conditions_of, resampled
 from softrank_ext.sampling.reverse import Call, Rows, reverse
@@ -44,7 +45,7 @@ def sample(
     steps: int | None = None,
     process: Process | None = None,
     decode: str | Decode = "sample",
-    seed: int | None = None,
+    seed: int | torch.Generator | None = None,
     first_sample: int = 0,
     record: bool = False,
     progress: bool = False,
@@ -60,10 +61,10 @@ def sample(
     num_samples: draws per instance. steps: diffusion steps, short for `process.sampling_steps`. process: another noise
     process than the model's own, as `replace(model.config.process, noise_scale=0.2)`; neither changes what the network
     reads of time. decode: "sample", "greedy", `Draw(temperature)`, `Greedy()` or `Beam(width, kept, returned)`.
-    seed: any 64-bit integer; None draws a fresh one from torch's generator (under torchrun the first process does, for
-    all) and returns it in `Samples.seed`. Draw j of instance b is sample number `first_sample + b * num_samples + j`;
-    the same seed and number give the same sample (`sampling.reverse` says how exactly). record: keep the trajectory.
-    progress: show a bar. engine: how predictions are computed, see `Engine`.
+    seed: any 64-bit integer; a torch.Generator draws one, None draws it from torch's own generator (under torchrun the
+    first process does, for all), and `Samples.seed` returns it. Draw j of instance b is sample number
+    `first_sample + b * num_samples + j`; the same seed and number give the same sample (`sampling.reverse` says how
+    exactly). record: keep the trajectory. progress: show a bar. engine: how predictions are computed, see `Engine`.
 
     Returns `Samples` with leading dimensions (B, num_samples), or (num_samples,) for one instance; numpy if items are.
     The model runs in eval mode and is left in the mode it was in. Half-precision models, and those under autocast, run
@@ -77,7 +78,7 @@ def sample(
     choice, settings = decode_of(decode), settings_of(constraints)
     check_integer("num_samples", num_samples, 1)
     check_limited("first_sample", first_sample, 0, MOST_SAMPLES)
-    seed = fresh_seed() if seed is None else check_seed(seed)
+    seed = shared_seed(seed)
     model = _in_full_precision(model)
     chosen = process_of_call(model.process, process, steps)
     if settings.law == "conditioned" and (not isinstance(choice, Draw) or settings.reflect_noise):
@@ -175,9 +176,14 @@ def _conditions_of_start(
     return conditions_from(rows, model, constraints, mask, given.items.device)
 
 
-def fresh_seed() -> int:
-    """A seed from torch's generator; under torchrun the first process draws it, and all get it."""
-    seed = int(torch.randint(2**63 - 1, ()))
+def shared_seed(seed: int | torch.Generator | None) -> int:
+    """The seed, checked, or a fresh one from the generator, from torch's own if None."""
+    return fresh_seed(seed) if seed is None or isinstance(seed, torch.Generator) else check_seed(seed)
+
+
+def fresh_seed(generator: torch.Generator | None = None) -> int:
+    """A seed from a generator, torch's own if None; under torchrun the first process draws it, and all get it."""
+    seed = int(torch.randint(2**63 - 1, ())) if generator is None else seed_of(generator)
     if dist.is_available() and dist.is_initialized():
         shared = [seed]
         dist.broadcast_object_list(shared, src=0)

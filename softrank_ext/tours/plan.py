@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from softrank_ext import noise, ops
-from softrank_ext.checks import check_bool, check_integer, check_positive, check_seed
+from softrank_ext.checks import check_bool, check_integer, check_positive
 from softrank_ext.constraints import Constraints, rules_of
 from softrank_ext.costs import MatrixTourLength, iterated_local_search, local_search, tour_bound
 from softrank_ext.model import DataFacts, OrderModel
@@ -57,7 +57,8 @@ def plan_tour(
     seconds: float = 1.0,
     rounds: int | None = None,
     model: str | Path | OrderModel | None = "tsp",
-    seed: int = 0,
+    seed: int | torch.Generator = noise.NO_SEED,
+    generator: torch.Generator | None = None,
 ) -> Tour:
     """A short tour through places.
 
@@ -71,6 +72,7 @@ def plan_tour(
     forbidden: (place, when), never visited at that point of the tour, 0 for the first and -1 for the last.
     k: so many different good tours, as far as there are, in `Tour.others`. seconds: to think, on all threads of torch;
     or rounds: of the search, repeatable by `seed` on any machine. Ctrl-C returns the best so far.
+    generator: draws the seed instead.
 
     model: draws tours to start from, if the places are like those that it was trained on; None for none.
     `Tour.answered_by` says which one did, or why none. Reading it, the first time, does not count as thinking.
@@ -82,7 +84,7 @@ def plan_tour(
     check_bool("closed", closed)
     check_integer("k", k, 1, 100)
     check_positive("seconds", seconds)
-    check_seed(seed)
+    seed = noise.seed_of(seed, generator)
     if rounds is not None:
         check_integer("rounds", rounds, 0)
     found = places_of(places, metric)

@@ -11,6 +11,7 @@ from softrank_ext.checks import (
     check_integer,
     check_not_negative,
     check_number,
+    check_seed,
     check_share,
 )
 from softrank_ext.training import objectives
@@ -99,6 +100,7 @@ class TrainConfig:
             ("checkpoint_every", 1), ("evaluate_every", 0), ("evaluate_count", 1), ("pool", 0), ("pool_updates", 1),
         ):  # fmt: skip
             check_integer(name, getattr(self, name), least)
+        check_seed(self.seed)
         if self.evaluate_steps is not None:
             check_integer("evaluate_steps", self.evaluate_steps, 1)
         for name in ("learning_rate", "matrix_rate", "weight_decay", "clip"):
