@@ -3,15 +3,11 @@
 One file, without network or other scripts.
 """
 
-import json
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
 from softrank_ext.sampling import Improved
-
-_PAGE = Path(__file__).with_name("improvement.html")
+from softrank_ext.show.templates import filled_page
 
 
 def improvement_page(found: Improved, points: Tensor, *, row: int = 0, best: float | None = None, title: str) -> str:
@@ -37,5 +33,4 @@ def improvement_page(found: Improved, points: Tensor, *, row: int = 0, best: flo
     if best is not None:
         data["best"] = best
     # "<" cannot end the script element that holds the data, nor begin a comment in it.
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return _PAGE.read_text(encoding="utf-8").replace("{{data}}", text)
+    return filled_page("improvement.html", data)

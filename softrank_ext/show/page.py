@@ -5,10 +5,8 @@ One file, without network or other scripts. `Trajectory.save_html` writes it; a 
 
 import base64
 import html
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,10 +14,9 @@ from torch import Tensor
 
 from softrank_ext.permutations import check_order
 from softrank_ext.sampling.trajectory import PAGE_TITLE, Trajectory
+from softrank_ext.show.templates import filled_page
 
 FRAME_HEIGHT = 640  # pixels: the chart of soft ranks, the controls and the title without scrolling
-_PAGE = Path(__file__).with_name("trajectory.html")
-_DATA_MARK = "{{data}}"
 
 
 def frame_of(page: str, height: int = FRAME_HEIGHT) -> str:
@@ -56,8 +53,7 @@ def page_of(
         data["true_order"] = _right_items(true_order, total, real)
     data |= _picture_of(items, layout, total, real)
     # "<" cannot end the script element that holds the data, nor begin a comment in it.
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return _PAGE.read_text(encoding="utf-8").replace(_DATA_MARK, text)
+    return filled_page("trajectory.html", data)
 
 
 def _labels_of(labels: Sequence[object] | None, total: int, real: Tensor) -> list[str]:

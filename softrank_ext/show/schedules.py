@@ -3,13 +3,12 @@
 The page is one file, without network or other scripts.
 """
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from softrank_ext.schedule_search import times_of
 from softrank_ext.show.style import axes_or_new, figure_of, place_colour
+from softrank_ext.show.templates import filled_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     from softrank_ext.schedules import Schedule
 
-_PAGE = Path(__file__).with_name("schedule.html")
 MOST_NAMED = 30  # jobs whose names are written into the chart
 MOST_SHOWN = 60  # orders that the page plays
 
@@ -69,8 +67,7 @@ def schedule_page(plan: "Schedule", title: str) -> str:
     if plan.due is not None:
         data["due"] = plan.due.tolist()
     # "<" cannot end the script element that holds the data, nor begin a comment in it.
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return _PAGE.read_text(encoding="utf-8").replace("{{data}}", text)
+    return filled_page("schedule.html", data)
 
 
 def _thinned(count: int) -> Sequence[int]:

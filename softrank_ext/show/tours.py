@@ -1,13 +1,12 @@
 """A planned tour as a picture and as a page: `tour.html` with the tours written into it as JSON, one file."""
 
-import json
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from softrank_ext.show.style import OURS, WRONG, axes_or_new, figure_of
+from softrank_ext.show.templates import filled_page
 from softrank_ext.tours import Tour
 from softrank_ext.tours.places import on_a_map
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PAGE = Path(__file__).with_name("tour.html")
 MOST_LABELS = 40  # names on a map; more would cover each other
 MOST_ARROWS = 200
 
@@ -93,5 +91,4 @@ def tour_page(tour: Tour, title: str = "Tour") -> str:
         "isLaidOut": tour.places.points is None,
     }
     # "<" cannot end the script element that holds the data, nor begin a comment in it.
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return _PAGE.read_text(encoding="utf-8").replace("{{data}}", text)
+    return filled_page("tour.html", data)
