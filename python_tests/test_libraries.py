@@ -226,7 +226,13 @@ def test_gpus_that_the_cuda_library_cannot_use(driver, problem):
     assert _libraries._problem_of(driver, compiled) == problem
 
 
+def test_libraries_of_different_builds_are_told():
+    compiled = {"cuda_version": "", "cuda_architectures": ""}
+    assert _libraries._problem_of(Driver(13000, (8, 0)), compiled) == "its libraries are of different builds"
+
+
 @needs_compiled
+@pytest.mark.skipif(not (PACKAGE / "_ops_cuda.so").exists(), reason="built without CUDA")
 def test_a_gpu_that_is_not_covered_is_one_warning(monkeypatch):
     monkeypatch.setattr(_libraries, "cuda_problem", lambda: "it is too old")
     with pytest.warns(RuntimeWarning, match=r"^softrank_ext runs in plain torch on GPUs: it is too old$") as caught:

@@ -99,6 +99,8 @@ def cuda_problem() -> str | None:
 
 def _problem_of(driver: Any, compiled: dict[str, str]) -> str | None:
     """`cuda_problem`, by a driver with the functions of libcuda and what the build says of itself."""
+    if not compiled["cuda_version"]:
+        return "its libraries are of different builds"
     number = ctypes.c_int()
     driver.cuDriverGetVersion(ctypes.byref(number))
     if number.value // 1000 < int(compiled["cuda_version"].split(".")[0]):
