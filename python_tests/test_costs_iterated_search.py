@@ -145,7 +145,7 @@ def test_errors():
         iterated_local_search(points, start, lambda items, order: 0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="order must keep the constraints to begin with, row 0 does not"):
         iterated_local_search(points, start, TourLength(), constraints=Constraints(before=[(0, 1)]))
-    with pytest.raises(ValueError, match="kept must be an integer of at least 1, got 0"):
+    with pytest.raises(ValueError, match="kept must be an integer from 1 to 1000, got 0"):
         iterated_local_search(points, start, TourLength(), kept=0)
     with pytest.raises(ValueError, match="difference must be from 0 to 1, got 2"):
         iterated_local_search(points, start, TourLength(), difference=2)

@@ -98,8 +98,8 @@ def test_fit_errors():
         (lambda: fit_plackett_luce(torch.tensor([[1, -1, 0]])), r"different items in its first 2 places, row 0"),
         (lambda: fit_plackett_luce(order, torch.tensor([2])), r"known must be a \(2,\) tensor of int64"),
         (lambda: fit_plackett_luce(order, torch.tensor([2, 5])), "different items in its first 5 places, row 1"),
-        (lambda: fit_plackett_luce(order, counts=torch.tensor([1, 0])), r"counts must be \(2,\) positive"),
-        (lambda: fit_plackett_luce(order, l2=-1.0), "l2 must be at least 0"),
+        (lambda: fit_plackett_luce(order, counts=torch.tensor([1, 0])), r"counts must be a \(2,\) tensor of positive"),
+        (lambda: fit_plackett_luce(order, l2=-1.0), "l2 must be from 0 to 1e.09"),
         (lambda: fit_plackett_luce(order[:0]), r"order must hold at least one ranking, got \(0, 4\) int64"),
         (lambda: fit_plackett_luce(order, max_iterations=0), "max_iterations must be an integer of at least 1, got 0"),
     ):
@@ -179,13 +179,19 @@ def test_errors_of_the_other_fits():
     order = torch.tensor([[1, 3, 2, 0], [3, 1, 0, 2]])
     for call, match in (
         (lambda: fit_generalized_plackett_luce(order), "at place 0 item 1 is picked before item 0, and no chain"),
-        (lambda: fit_generalized_plackett_luce(order, l2=-1.0), "l2 must be at least 0"),
+        (lambda: fit_generalized_plackett_luce(order, l2=-1.0), "l2 must be from 0 to 1e.09"),
         (lambda: fit_generalized_plackett_luce(order, max_iterations=0), "max_iterations must be an integer"),
         (lambda: fit_generalized_plackett_luce(torch.tensor([[1, 1, 0]])), "order must hold each of 0 to 2 once"),
         (lambda: fit_generalized_plackett_luce(torch.arange(400).expand(1000, 400)), "items squared, got 1000"),
         (lambda: fit_mallows(torch.tensor([[1, 1, 0]])), "order must hold each of 0 to 2 once per row, row 0"),
         (lambda: fit_mallows(order[:0]), r"order must hold at least one ranking, got \(0, 4\) int64"),
-        (lambda: fit_mallows(order, counts=torch.tensor([1, 0])), r"counts must be \(2,\) positive"),
+        (lambda: fit_generalized_plackett_luce(order, l2=1e308), "l2 must be from 0 to 1e.09"),
+        (lambda: fit_mallows(order, counts=()), r"counts must be a \(2,\) tensor of positive"),
+        (
+            lambda: fit_mallows(order, counts=torch.tensor([1, torch.inf])),
+            r"counts must be a \(2,\) tensor of positive",
+        ),
+        (lambda: fit_mallows(order, counts=torch.tensor([1, 0])), r"counts must be a \(2,\) tensor of positive"),
         (lambda: fit_mallows(order, center=torch.tensor([0, 1])), r"center must be a \(4,\) tensor of int64"),
         (lambda: fit_mallows(order, center=torch.tensor([0, 1, 1, 2])), "center must hold each of 0 to 3 once"),
     ):

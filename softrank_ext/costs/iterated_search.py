@@ -22,6 +22,8 @@ from softrank_ext.permutations import check_order
 EXCHANGE_HEAT = (0.05, 0.005)
 REBUILD_HEAT = (2.0, 0.02)
 
+MOST_KEPT = 1000  # tours of one call
+
 
 @dataclass(frozen=True, eq=False)
 class FoundTours:
@@ -61,8 +63,8 @@ def iterated_local_search(
     check_instance("cost", cost, (TourLength, MatrixTourLength))
     table = cost.table_of(items, order)
     check_sizes("items", table)
-    for name, number in (("kept", kept), ("neighbours", neighbours)):
-        check_integer(name, number, 1)
+    check_integer("kept", kept, 1, MOST_KEPT)
+    check_integer("neighbours", neighbours, 1)
     check_number("difference", difference, "from 0 to 1", 0 <= difference <= 1)
     check_seed(seed)
     if rounds is not None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import check_integer, check_not_negative, check_tensor, described
+from softrank_ext.checks import check_integer, check_number, check_tensor, described
 from softrank_ext.laws.mallows import Mallows
 from softrank_ext.laws.plackett_luce import (
     GeneralizedPlackettLuce,
@@ -17,6 +17,7 @@ from softrank_ext.laws.subsets import central_order
 from softrank_ext.permutations import check_order, ranks_of
 
 MOST_CELLS = 10**8  # rankings times items
+MOST_L2 = 1e9  # above it rounding hides the maximum
 
 
 def fit_plackett_luce(
@@ -42,7 +43,7 @@ def fit_plackett_luce(
     """
     items, size, known, N = _checked_rankings(order, known, num_items)
     weights = _checked_counts(counts, items)
-    check_not_negative("l2", l2)
+    _check_l2(l2)
     check_integer("max_iterations", max_iterations, 1)
     if l2 == 0:
         _check_connected(items, size, known, N)
@@ -69,7 +70,7 @@ def fit_generalized_plackett_luce(
     and a pair, if there is no maximum, and RuntimeError if it is not found within max_iterations.
     """
     weights = _checked_counts(counts, _checked_complete(order, squared=True)) / len(order)
-    check_not_negative("l2", l2)
+    _check_l2(l2)
     check_integer("max_iterations", max_iterations, 1)
     if l2 == 0:
         _check_linked(order)
@@ -143,11 +144,17 @@ def _lowest(loss: Callable[[Tensor], Tensor], start: Tensor, max_iterations: int
     return (scores - scores.mean(-1, keepdim=True)).detach()
 
 
+def _check_l2(l2: float) -> None:
+    is_right = isinstance(l2, int | float) and 0 <= l2 <= MOST_L2
+    check_number("l2", l2, f"from 0 to {MOST_L2:g}", is_right)
+
+
 def _checked_counts(counts: Tensor | None, order: Tensor) -> Tensor:
     """How often each ranking occurs, (R,) float64."""
     weights = torch.ones(len(order)) if counts is None else counts
-    if weights.shape != order.shape[:1] or not bool((weights > 0).all()):
-        raise ValueError(f"counts must be ({len(order)},) positive numbers, got {described(weights)}")
+    is_right = isinstance(weights, Tensor) and weights.shape == order.shape[:1]
+    if not is_right or not bool(((weights > 0) & weights.isfinite()).all()):
+        raise ValueError(f"counts must be a ({len(order)},) tensor of positive numbers, got {described(weights)}")
     return weights.to(order.device, torch.float64)
 
 
