@@ -77,6 +77,16 @@ def test_card_tells_stages_and_evaluations_of_these_weights(runs, bundle):
         bundle("ballots", "first", "--weights", "weights", "--evaluation", "table.json")
 
 
+def test_a_bundled_model_stands_for_the_runs_that_made_it(runs, bundle):
+    bundle("ballots", "first", "second", "--weights", "weights")
+    at_once = Path("weights/ballots/README.md").read_text()
+    bundle("ballots", "first", "--weights", "weights")
+    bundle("ballots", "weights/ballots", "second", "--weights", "weights")
+    assert Path("weights/ballots/README.md").read_text() == at_once
+    stages = json.loads(Path("weights/ballots/training.json").read_text())
+    assert [(stage["iterations"], stage["seed"]) for stage in stages] == [(25000, 0), (3, 7)]
+
+
 def test_card_says_how_generated_files_were_made(runs, bundle):
     settings = {"count": 60, "num_nodes": 20, "seed": 7, "seconds": 0.004, "block": 1000}
     for stage, files in (("first", "a.txt"), ("second", ["a.txt", str(runs / "b.txt")])):

@@ -7,6 +7,12 @@
 The runs are the stages of the training, oldest first; the weights are those of the last one (`last/`, or `best/` with
 --best), matrices in float16. The card, README.md beside the weights, lists each stage (run.json, metrics.jsonl) and the
 evaluations, which must be of these weights: their SHA-256 is checked. No number in it is typed by hand.
+
+What the card tells of the stages is kept in training.json beside it. A bundled model may stand for the runs that made
+it, so that training can go on from it when their folders are gone:
+
+    softrank train sorting --start-from softrank_ext/weights/sorting ... --output runs/sorting-more
+    python bench/making/bundle.py sorting softrank_ext/weights/sorting runs/sorting-more
 """
 
 import argparse
@@ -29,6 +35,7 @@ Record = dict[str, Any]
 WEIGHTS = Path(__file__).parents[2] / "softrank_ext" / "weights"
 MOST_BYTES = 30_000_000  # of all bundled models together
 CURVE_POINTS = 8
+STAGES_FILE = "training.json"
 DATA = {
     "flowshop": "No labels: random flow shops as E. Taillard's (Benchmarks for basic scheduling problems, 1993), times "
     "uniform from 1 to 99; the model learned from the makespans of its own orders. Evaluations on his published "
@@ -48,6 +55,7 @@ DATA = {
 def bundle(name: str, runs: Sequence[Path], evaluations: Sequence[Path], part: str, weights: Path) -> Path:
     """Write the model of the last run and its card into a folder of `weights`; returns that folder."""
     folder = weights / name
+    stages = [stage for run in runs for stage in stages_of(run, part if run == runs[-1] else "last")]
     model = SoftRankModel.from_pretrained(runs[-1] / part)
     model_folder.save_pretrained(model, folder, half=True)
     digest = model_folder.hash_of(folder)
@@ -55,7 +63,8 @@ def bundle(name: str, runs: Sequence[Path], evaluations: Sequence[Path], part: s
     for path, record in zip(evaluations, records, strict=True):
         if record["sha256"] != digest:
             raise SystemExit(f"{path} evaluates other weights: evaluate {folder} and pass that")
-    (folder / "README.md").write_text(card(name, model, runs, records, part, folder))
+    (folder / STAGES_FILE).write_text(json.dumps(stages, indent=1) + "\n")
+    (folder / "README.md").write_text(card(name, model, stages, records, folder))
     total = sum(path.stat().st_size for path in weights.rglob("*") if path.is_file())
     print(f"{folder}: {size_of(folder)}; all bundled models: {total / 1e6:.1f} MB")
     if total > MOST_BYTES:
@@ -64,17 +73,15 @@ def bundle(name: str, runs: Sequence[Path], evaluations: Sequence[Path], part: s
 
 
 def card(
-    name: str, model: SoftRankModel, runs: Sequence[Path], evaluations: Sequence[Record], part: str, folder: Path
+    name: str, model: SoftRankModel, stages: Sequence[Record], evaluations: Sequence[Record], folder: Path
 ) -> str:
     """The model card, as Markdown."""
-    stages = [stage_of(run, part if run == runs[-1] else "last") for run in runs]
     first, config = stages[0], model.config
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    versions = first["run"]["versions"]
     lines = [
         f"# {name}",
         "",
-        f'`SoftRankModel.from_pretrained("{name}")`: {first["run"]["task"]["name"]}, {config.head} head, width '
+        f'`SoftRankModel.from_pretrained("{name}")`: {first["task"]}, {config.head} head, width '
         f"{config.d_model}, {config.encoder_layers} + {config.decoder_layers} layers, {parameters:,} parameters, "
         f"{size_of(folder)} with matrices in float16. Written by `bench/making/bundle.py`.",
         "",
@@ -82,16 +89,15 @@ def card(
         "",
         "## Training",
         "",
-        f"{sum(stage['hours'] for stage in stages):.2f} hours in all, on {versions['threads']} CPU thread"
-        f"{'' if versions['threads'] == 1 else 's'} of a shared machine ({versions['cpu_capability']}, "
-        f"torch {versions['torch_running']}). The weights are the running average that training keeps.",
+        f"{sum(stage['hours'] for stage in stages):.2f} hours in all, on {first['machine']}. The weights are the "
+        "running average that training keeps.",
         "",
         *markdown_table(
             ("stage", "iterations", "batch", "seed", "hours", "loss per place at the end"),
             (
                 (
-                    number, f"{stage['iteration']:,}", stage["run"]["config"]["batch_size"],
-                    stage["run"]["config"]["seed"], f"{stage['hours']:.2f}", f"{stage['curve'][-1][1]:.4f}",
+                    number, f"{stage['iterations']:,}", stage["batch"], stage["seed"], f"{stage['hours']:.2f}",
+                    f"{stage['loss']:.4f}",
                 )
                 for number, stage in enumerate(stages, start=1)
             ),
@@ -101,10 +107,12 @@ def card(
     for number, stage in enumerate(stages, start=1):
         curve = ", ".join(f"{iteration:,}: {loss:.3f}" for iteration, loss in stage["curve"])
         lines += [
-            f"Stage {number}:", "", "```bash", without_folders(stage["run"]["command"]), "```", "",
+            f"Stage {number}:", "", "```bash", stage["command"], "```", "",
             f"Loss per place by iteration: {curve}.", "",
         ]  # fmt: skip
-    lines += ["## Data", "", DATA[first["run"]["task"]["name"]], "", *generated_files(runs, stages), "## Metrics", ""]
+    files = list(dict.fromkeys(command for stage in stages for command in stage["files"]))
+    made = ["```bash", *files, "```", ""] if files else []
+    lines += ["## Data", "", DATA[first["task"]], "", *made, "## Metrics", ""]
     if not evaluations:
         lines += ["Not evaluated yet."]
     for record in evaluations:
@@ -112,25 +120,16 @@ def card(
     return "\n".join(lines).rstrip() + "\n"
 
 
-def generated_files(runs: Sequence[Path], stages: Sequence[Record]) -> list[str]:
-    """Lines that tell how the training files were made, of those that `softrank generate tsp` made."""
-    commands = {}
-    for run, stage in zip(runs, stages, strict=True):
-        named = stage["run"]["task"].get("training_file") or []
-        for file in [named] if isinstance(named, str) else named:
-            # Training was started in the folder that holds the run; a name that is absolute stays what it is.
-            settings_file = run.parent / f"{file}.json"
-            if settings_file.exists():
-                made = json.loads(settings_file.read_text())
-                commands[Path(file).name] = (
-                    f"softrank generate tsp {Path(file).name} --count {made['count']} --num-nodes {made['num_nodes']} "
-                    f"--seed {made['seed']} --seconds {made['seconds']:g}"
-                )
-    return ["```bash", *commands.values(), "```", ""] if commands else []
+def stages_of(run: Path, part: str) -> list[Record]:
+    """What a card tells of a run, or of the runs that made a bundled model."""
+    if (run / STAGES_FILE).exists():
+        stages: list[Record] = json.loads((run / STAGES_FILE).read_text())
+        return stages
+    return [stage_of(run, part)]
 
 
 def stage_of(run: Path, part: str) -> Record:
-    """What a run's folder tells: its record, the iteration of the weights in `part`, hours until then, the curve."""
+    """What a card tells of a run: by its record, the iteration of the weights in `part`, hours until then, the curve."""
     record = json.loads((run / "run.json").read_text())
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     if part == "best":
@@ -143,12 +142,35 @@ def stage_of(run: Path, part: str) -> Record:
     if not losses:
         raise SystemExit(f"{run / 'metrics.jsonl'} has no line up to iteration {iteration}, that of the weights")
     chosen = sorted({round(k * (len(losses) - 1) / (CURVE_POINTS - 1)) for k in range(CURVE_POINTS)})
+    config, versions = record["config"], record["versions"]
     return {
-        "run": record,
-        "iteration": iteration,
+        "task": record["task"]["name"],
+        "command": without_folders(record["command"]),
+        "iterations": iteration,
+        "batch": config["batch_size"],
+        "seed": config["seed"],
         "hours": seconds_over_starts(line["seconds"] for line in losses) / 3600,
+        "loss": losses[-1]["loss_per_place"],
         "curve": [(losses[index]["iteration"], losses[index]["loss_per_place"]) for index in chosen],
+        "files": generated_files(run, record["task"].get("training_file") or []),
+        "machine": f"{versions['threads']} CPU thread{'' if versions['threads'] == 1 else 's'} of a shared machine "
+        f"({versions['cpu_capability']}, torch {versions['torch_running']})",
     }
+
+
+def generated_files(run: Path, named: str | Sequence[str]) -> list[str]:
+    """The commands that made a run's training files, of those that `softrank generate tsp` made."""
+    commands = []
+    for file in [named] if isinstance(named, str) else named:
+        # Training was started in the folder that holds the run; a name that is absolute stays what it is.
+        settings_file = run.parent / f"{file}.json"
+        if settings_file.exists():
+            made = json.loads(settings_file.read_text())
+            commands.append(
+                f"softrank generate tsp {Path(file).name} --count {made['count']} --num-nodes {made['num_nodes']} "
+                f"--seed {made['seed']} --seconds {made['seconds']:g}"
+            )
+    return commands
 
 
 def metrics_table(rows: Sequence[Record]) -> list[str]:
@@ -183,7 +205,7 @@ def size_of(folder: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Put a trained model into the package, with its card.")
     parser.add_argument("name", help="name of the bundled model")
-    parser.add_argument("runs", type=Path, nargs="+", help="folders of the training's stages, oldest first")
+    parser.add_argument("runs", type=Path, nargs="+", help="runs of the training, oldest first; a bundled model for its own")
     parser.add_argument("--evaluation", type=Path, nargs="+", default=[], help="JSON files of softrank evaluate")
     parser.add_argument("--best", action="store_true", help="the best model of the last run instead of its last")
     parser.add_argument("--weights", type=Path, default=WEIGHTS, help="folder of the bundled models")
