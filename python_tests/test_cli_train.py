@@ -60,6 +60,12 @@ def test_a_run_may_start_from_another_s_weights(ballots, capfd):
     assert main([*started, "--model.process.noise-scale", "0.1"]) == 0
     again, before = (SoftRankModel.from_pretrained(ballots / run / "last") for run in ("again", "run"))
     assert torch.equal(again.start, before.start) and again.config.process.noise_scale == 0.1
+    assert main([*started, "--model.partial", "--partial", "0.5", "--prior-share", "0.5", "--model.time-steps", "3",
+                 "--output", "parts"]) == 0  # fmt: skip
+    parts = SoftRankModel.from_pretrained(ballots / "parts" / "last")
+    assert torch.equal(parts.start, before.start) and parts.config.partial and parts.config.time_steps == 3
+    assert main([*QUICK, "--output", "fourth", "--start-from", "parts"]) == 2
+    assert "the model in parts is another" in capfd.readouterr().err
     assert main([*started, "--model.d-model", "32", "--output", "third"]) == 2
     assert "the model in run is another" in capfd.readouterr().err
     assert main([*QUICK, "--output", "again", "--start-from", "nowhere", "--learning-rate", "0", "--auto-resume",

@@ -110,6 +110,13 @@ class TestLoss:
         ends = torch.tensor([0.0, 1 - 2**-24])
         assert times_from(tiny_model(time_steps=5).config, ends).tolist() == pytest.approx([0.2, 1.0])
         assert times_from(tiny_model(time="continuous").config, ends).tolist() == [1.0, 2**-24]
+        DenoisingLoss(tiny_model(time_steps=5), prior_share=0.5)(batch, 0, samples)
+        counts = seen[2][1].unique(return_counts=True)[1]
+        shares = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.6]) * 5000
+        assert float(((counts - shares) ** 2 / shares).sum()) < 18.5
+        assert times_from(tiny_model(time="continuous").config, torch.tensor([0.2, 0.5, 0.75]), 0.5).tolist() == [
+            1.0, 1.0, 0.5
+        ]  # fmt: skip
         expected = torch.linspace(0, 1, 5000)
         assert float((continuous - expected).abs().max()) < 1.95 / math.sqrt(5000)  # Kolmogorov at 0.001
 

@@ -72,9 +72,7 @@ def bundle(name: str, runs: Sequence[Path], evaluations: Sequence[Path], part: s
     return folder
 
 
-def card(
-    name: str, model: SoftRankModel, stages: Sequence[Record], evaluations: Sequence[Record], folder: Path
-) -> str:
+def card(name: str, model: SoftRankModel, stages: Sequence[Record], evaluations: Sequence[Record], folder: Path) -> str:
     """The model card, as Markdown."""
     first, config = stages[0], model.config
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -129,7 +127,7 @@ def stages_of(run: Path, part: str) -> list[Record]:
 
 
 def stage_of(run: Path, part: str) -> Record:
-    """What a card tells of a run: by its record, the iteration of the weights in `part`, hours until then, the curve."""
+    """What a card tells of a run: its record, the iteration of the weights in `part`, hours until then, the curve."""
     record = json.loads((run / "run.json").read_text())
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     if part == "best":
@@ -205,7 +203,9 @@ def size_of(folder: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Put a trained model into the package, with its card.")
     parser.add_argument("name", help="name of the bundled model")
-    parser.add_argument("runs", type=Path, nargs="+", help="runs of the training, oldest first; a bundled model for its own")
+    parser.add_argument(
+        "runs", type=Path, nargs="+", help="runs of the training, oldest first; a bundled model for its own"
+    )
     parser.add_argument("--evaluation", type=Path, nargs="+", default=[], help="JSON files of softrank evaluate")
     parser.add_argument("--best", action="store_true", help="the best model of the last run instead of its last")
     parser.add_argument("--weights", type=Path, default=WEIGHTS, help="folder of the bundled models")

@@ -103,9 +103,7 @@ def run_train(options: Any, command: str) -> int:
     goes_on = resume is True or (resume == "auto" and has_run(options.output))
     if options.start_from is not None and not goes_on:
         start = model_folder.load_model(folder_to_load(options.start_from))
-        if _network_of(start) != _network_of(model):
-            raise ValueError(f"the model in {options.start_from} is another: it has {start.config}, not {model.config}")
-        model.load_state_dict(start.state_dict())
+        _take_weights(model, start, str(options.start_from))
     device = checked_device(options.device)
     result = train(model, options.task, config, options.output, resume=resume, device=device, command=command)
     if options.as_json and int(os.environ.get("RANK", "0")) == 0:
@@ -114,11 +112,19 @@ def run_train(options: Any, command: str) -> int:
     return 0 if result.is_finished else 130
 
 
+def _take_weights(model: OrderModel, start: OrderModel, name: str) -> None:
+    """Give a model the weights of another; one to be trained for parts may come from one that was not."""
+    if _network_of(start) != _network_of(model) or (start.takes_parts and not model.takes_parts):
+        raise ValueError(f"the model in {name} is another: it has {start.config}, not {model.config}")
+    model.load_state_dict({**model.state_dict(), **start.state_dict()})
+
+
 def _network_of(model: OrderModel) -> dict[str, Any]:
-    """What models that share weights have in common: type and config, but for data facts, first weights, noise."""
+    """What models that share weights have in common: type and config, but for data facts, first weights, noise, parts
+    and the times of training."""
     fields = model_folder.config_to_json(model.config)
-    fields.pop("data", None)
-    fields.pop("init", None)
+    for name in ("data", "init", "partial", "time", "time_steps"):
+        fields.pop(name, None)
     if "process" in fields:
         fields["process"] = {name: fields["process"].get(name) for name in ("kind", "target", "visited")}
     return {"model_type": model.model_type, **fields}

@@ -33,6 +33,9 @@ class TrainConfig:
     """Noisy orders per instance and update; items are embedded once for all of them."""
     times: Literal["drawn", "all"] = "drawn"
     """Times that a noisy order is seen at: one drawn, or all times of the model's reverse process."""
+    prior_share: float = 0.0
+    """Share of noisy orders at time 1, where every sample begins, whatever times the others are drawn from: more than
+    the grid's own share makes the first prediction better, which is all that one step needs."""
     partial: float = 0.0
     """Share of noisy orders of which only a part is noised and the rest kept; the model needs partial=True."""
     drafts: float = 0.0
@@ -105,7 +108,7 @@ class TrainConfig:
             check_integer("evaluate_steps", self.evaluate_steps, 1)
         for name in ("learning_rate", "matrix_rate", "weight_decay", "clip"):
             check_not_negative(name, getattr(self, name))
-        for name in ("beta1", "beta2", "ema", "partial", "drafts"):
+        for name in ("beta1", "beta2", "ema", "prior_share", "partial", "drafts"):
             check_share(name, getattr(self, name))
         check_number("final_rate", self.final_rate, "from 0 to 1", 0 <= self.final_rate <= 1)
         for name, allowed in (
@@ -113,6 +116,8 @@ class TrainConfig:
             ("evaluate_decode", ("greedy", "sample")), ("best_is", ("lowest", "highest")),
         ):  # fmt: skip
             check_choice(name, getattr(self, name), allowed)
+        if self.prior_share > 0 and (self.times != "drawn" or self.objective == "lookalike"):
+            raise ValueError('prior_share needs times="drawn" and another objective than "lookalike"')
         if self.drafts > 0 and (self.partial == 0 or self.noisy_orders > 1 or self.times != "drawn"):
             raise ValueError('drafts needs partial above 0, noisy_orders=1 and times="drawn"')
         if self.pool > 0 and self.objective != "likelihood":

@@ -239,7 +239,10 @@ def loss_of(model: Model, config: TrainConfig) -> nn.Module:
     model = cast(SoftRankModel, model)
     if config.objective == "lookalike":
         return objectives.LookalikeLoss(model, noisy_orders=config.noisy_orders, times=config.times)
-    return objectives.DenoisingLoss(model, noisy_orders=config.noisy_orders, times=config.times, partial=config.partial)
+    return objectives.DenoisingLoss(
+        model, noisy_orders=config.noisy_orders, times=config.times, partial=config.partial,
+        prior_share=config.prior_share,
+    )  # fmt: skip
 
 
 @torch.no_grad()
@@ -252,7 +255,9 @@ def held_out_loss(model: Model, task: Task, config: TrainConfig) -> tuple[Tensor
     device = next(model.parameters()).device
     loss_module = loss_of(
         model,
-        dataclasses.replace(config, objective="likelihood", noisy_orders=1, times="drawn", partial=0.0, drafts=0.0),
+        dataclasses.replace(
+            config, objective="likelihood", noisy_orders=1, times="drawn", prior_share=0.0, partial=0.0, drafts=0.0
+        ),
     )
     was_training = model.training
     model.eval()

@@ -28,6 +28,7 @@ class Noising(NamedTuple):
     noisy_orders: int = 1
     times: str = "drawn"
     partial: float = 0.0
+    prior_share: float = 0.0
 
 
 class NoisyOrders(NamedTuple):
@@ -77,7 +78,8 @@ def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: i
     if number > 1:
         samples = (samples[:, None] * number + torch.arange(number, device=samples.device)).flatten()
     if noising.times == "drawn":
-        t = times_from(config, noise.uniform(seed, samples, 0, 1, stream=noise.TRAINING_STREAM)[:, 0])
+        uniform = noise.uniform(seed, samples, 0, 1, stream=noise.TRAINING_STREAM)[:, 0]
+        t = times_from(config, uniform, noising.prior_share)
     else:
         grid = torch.tensor(process.training_times(config.time_steps)[:-1], device=samples.device)
         t, samples = grid.repeat(len(samples)), samples.repeat_interleave(len(grid))
@@ -97,8 +99,11 @@ def noisy_orders(config: SoftRankConfig, noising: Noising, batch: Batch, seed: i
     return NoisyOrders(order_t, target, t, samples, batch, repeats, z_t, kept, is_draft)
 
 
-def times_from(config: SoftRankConfig, uniform: Tensor) -> Tensor:
-    """Times (B,) from uniform numbers in [0, 1): one of the model's own, or in (0, 1]."""
+def times_from(config: SoftRankConfig, uniform: Tensor, prior_share: float = 0.0) -> Tensor:
+    """Times (B,) from uniform numbers in [0, 1): 1 for a share of them, else one of the model's own, or in (0, 1]."""
+    if prior_share > 0:
+        others = ((uniform - prior_share) / (1 - prior_share)).clamp(0, 1 - 2**-24)
+        return torch.where(uniform < prior_share, 1.0, times_from(config, others))
     if config.time == "continuous":
         return 1 - uniform
     ascending = uniform.new_tensor(config.process.training_times(config.time_steps)[-2::-1])
@@ -133,11 +138,17 @@ class DenoisingLoss(nn.Module):
     by_kind: Tensor | None = None
 
     def __init__(
-        self, model: SoftRankModel, *, noisy_orders: int = 1, times: str = "drawn", partial: float = 0.0
+        self,
+        model: SoftRankModel,
+        *,
+        noisy_orders: int = 1,
+        times: str = "drawn",
+        partial: float = 0.0,
+        prior_share: float = 0.0,
     ) -> None:
         super().__init__()
         self.model = model
-        self.noising = _checked(model, Noising(noisy_orders, times, partial))
+        self.noising = _checked(model, Noising(noisy_orders, times, partial, prior_share))
 
     def forward(self, batch: Batch, seed: int, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Loss of a batch (a scalar, summed over places, averaged over instances), and the same per place.
@@ -267,6 +278,7 @@ def _checked(model: SoftRankModel, noising: Noising) -> Noising:
     if noising.times == "all" and model.config.time != "grid":
         raise ValueError('times "all" are those of a grid: the model must have time="grid"')
     check_share("partial", noising.partial)
+    check_share("prior_share", noising.prior_share)
     if noising.partial > 0 and not model.config.partial:
         raise ValueError("partial noise needs a model with SoftRankConfig(partial=True), which tells the network of it")
     return noising
