@@ -66,7 +66,7 @@ def validation_of(name: str, count: int, files: Path) -> Validation:
     """The validation data of a bundled model."""
     if name == "tsp":
         file = files / f"validation_50_{count}.txt"
-        generate(file, count, 50, seed=VALIDATION_SEED, seconds=0.05)
+        generate(file, count, 50, seed=VALIDATION_SEED)
         points, order = read_instances(file)
         text = f"{count} generated instances of 50 nodes"
         return Validation(Tours(), tour_batch(points, order), "gap", True, text)

@@ -46,7 +46,7 @@ def note_of(table: str, about: Mapping[str, object], args: argparse.Namespace) -
     images += f"patches read by --task.reader {args.patch_reader}, " if table in JIGSAW_TABLES else ""
     if args.reader is not None:
         images += f"weights of the reader taken from {args.reader} and not trained here, "
-    instances = f"{args.instances} training instances made by fast-tsp, " if table == "tsp" else ""
+    instances = f"{args.instances} training instances, " if table == "tsp" else ""
     batch = "the method's own batch size" if args.batch_size is None else f"batches of {args.batch_size}"
     if args.width is not None:
         batch += f", networks over lists {args.width} wide"

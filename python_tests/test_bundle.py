@@ -88,15 +88,15 @@ def test_a_bundled_model_stands_for_the_runs_that_made_it(runs, bundle):
 
 
 def test_card_says_how_generated_files_were_made(runs, bundle):
-    settings = {"count": 60, "num_nodes": 20, "seed": 7, "seconds": 0.004, "block": 1000}
+    settings = {"count": 60, "num_nodes": 20, "seed": 7, "rounds": 80, "block": 2000}
     for stage, files in (("first", "a.txt"), ("second", ["a.txt", str(runs / "b.txt")])):
         record = json.loads(Path(stage, "run.json").read_text())
         record["task"] |= {"training_file": files}
         Path(stage, "run.json").write_text(json.dumps(record))
     Path("a.txt.json").write_text(json.dumps(settings))
-    Path("b.txt.json").write_text(json.dumps(settings | {"num_nodes": 50, "seconds": 0.01}))
+    Path("b.txt.json").write_text(json.dumps(settings | {"num_nodes": 50, "rounds": 90}))
     bundle("ballots", runs / "first", runs / "second", "--weights", runs / "weights")
     text = (runs / "weights" / "ballots" / "README.md").read_text()
     assert text.count("softrank generate tsp") == 2
-    assert "softrank generate tsp a.txt --count 60 --num-nodes 20 --seed 7 --seconds 0.004\n" in text
-    assert "softrank generate tsp b.txt --count 60 --num-nodes 50 --seed 7 --seconds 0.01\n" in text
+    assert "softrank generate tsp a.txt --count 60 --num-nodes 20 --seed 7 --rounds 80\n" in text
+    assert "softrank generate tsp b.txt --count 60 --num-nodes 50 --seed 7 --rounds 90\n" in text

@@ -105,7 +105,6 @@ def test_walk_and_generate_in_json(tmp_path, capsys, monkeypatch):
     assert main(["walk", "--items", "4", "--steps", "9", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert sorted(told["noise"]) == sorted(told["clean"]) == [0, 1, 2, 3]
-    pytest.importorskip("fast_tsp")
     assert main(["generate", "tsp", "tours.txt", "--count", "3", "--num-nodes", "5", "--json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {"output": "tours.txt", "count": 3, "num_nodes": 5, "seed": 0}

@@ -46,7 +46,6 @@ LATE = {
 LIBRARIES = {
     "matplotlib": {"show", "cli"},
     "torchvision": {"tasks"},
-    "fast_tsp": {"tasks"},
     "huggingface_hub": {"hub"},
     "safetensors": {"model_folder", "training"},
     "tyro": {"cli", "methods"},

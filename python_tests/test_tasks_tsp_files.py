@@ -3,7 +3,7 @@
 import itertools
 import json
 import os
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,7 +67,6 @@ def shortest(points):
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 3, 7])
 def test_small_instances_are_solved_exactly(num_nodes):
-    pytest.importorskip("fast_tsp")
     points = torch.rand(num_nodes, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(num_nodes))
     tour = solve(points)
     assert sorted(tour.tolist()) == list(range(num_nodes)) and tour[0] == 0
@@ -76,54 +75,71 @@ def test_small_instances_are_solved_exactly(num_nodes):
 
 
 def test_generate_makes_a_file_that_can_be_read(tmp_path):
-    pytest.importorskip("fast_tsp")
-    path = generate(tmp_path / "new" / "tsp6.txt", 7, 6, seed=3, seconds=0.002, block=3, progress=False)
+    path = generate(tmp_path / "new" / "tsp6.txt", 7, 6, seed=3, block=3, progress=False)
     points, order = read_instances(path)
     assert points.shape == (7, 6, 2) and (order[:, 0] == 0).all() and points.unique().numel() == 84
+    assert torch.equal(points, (points * 1e6).round() / 1e6)
     lengths = metrics.tour_length(points, order)
     torch.testing.assert_close(lengths, torch.stack([shortest(instance) for instance in points]))
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["tsp6.txt", "tsp6.txt.json"]
 
 
-def test_generate_goes_on_where_it_stopped_and_keeps_what_is_there(tmp_path, monkeypatch):
-    pytest.importorskip("fast_tsp")
-    path, solved = tmp_path / "tsp5.txt", []
-    true_solve = tsp_files._solve
+def test_generate_goes_on_where_it_stopped_and_makes_the_same_file(tmp_path, monkeypatch):
+    path, solved = tmp_path / "tsp9.txt", []
+    true_search = tsp_files.iterated_local_search
 
-    def interrupted(instance):
-        solved.append(1)
-        if len(solved) == 6:
+    def searched(points, *args, **options):
+        solved.append(len(points))
+        if len(solved) == stop_at:
             raise RuntimeError("stopped")
-        return true_solve(instance)
+        return true_search(points, *args, **options)
 
-    options = {"seed": 1, "seconds": 0.002, "block": 2, "progress": False, "workers": 1}
-    monkeypatch.setattr(tsp_files, "_solve", interrupted)
+    options = {"seed": 1, "rounds": 3, "block": 3, "progress": False}
+    monkeypatch.setattr(tsp_files, "iterated_local_search", searched)
+    stop_at = 3
     with pytest.raises(RuntimeError, match="stopped"):
-        generate(path, 8, 5, **options)
-    assert not path.exists() and (tmp_path / "tsp5.txt.000000").exists()
-    kept = len(list(tmp_path.glob("tsp5.txt.0*")))
-    assert kept == 2
+        generate(path, 8, 9, **options)
+    assert not path.exists() and len(list(tmp_path.glob("tsp9.txt.0*"))) == 2
     solved.clear()
-    monkeypatch.setattr(tsp_files, "_solve", lambda instance: (solved.append(1), true_solve(instance))[1])
-    generate(path, 8, 5, **options)
-    assert len(solved) == 8 - 2 * kept
-    points = read_instances(path)[0]
-    assert torch.equal(points, read_instances(generate(tmp_path / "other.txt", 8, 5, **options))[0])
+    stop_at = 0
+    generate(path, 8, 9, **options)
+    assert solved == [2]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3 - min(threads, 2))  # one, or two where there was one
+    again = generate(tmp_path / "again.txt", 8, 9, **options)
+    torch.set_num_threads(threads)
+    assert path.read_bytes() == again.read_bytes()
+    assert path.read_bytes() != generate(tmp_path / "other.txt", 8, 9, **{**options, "seed": 2}).read_bytes()
     solved.clear()
-    assert generate(path, 8, 5, **options) == path and solved == []
-    assert json.loads((tmp_path / "tsp5.txt.json").read_text())["count"] == 8
+    assert generate(path, 8, 9, **options) == path and solved == []
+    assert json.loads((tmp_path / "tsp9.txt.json").read_text()) == {
+        "count": 8, "num_nodes": 9, "seed": 1, "rounds": 3, "block": 3
+    }  # fmt: skip
 
 
-def test_generate_errors(tmp_path, monkeypatch):
-    pytest.importorskip("fast_tsp")
+def test_ctrl_c_ends_generate(tmp_path, monkeypatch):
+    true_search = tsp_files.iterated_local_search
+
+    def interrupted(*args, **options):
+        return replace(true_search(*args, **options), is_interrupted=True)
+
+    monkeypatch.setattr(tsp_files, "iterated_local_search", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        generate(tmp_path / "tsp.txt", 2, 5, progress=False)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tsp.txt.json"]
+
+
+def test_generate_errors(tmp_path):
     path = tmp_path / "tsp.txt"
     for name, arguments in (("count", (0, 5)), ("num_nodes", (5, 0))):
         with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got 0"):
             generate(path, *arguments)
     with pytest.raises(ValueError, match="block must be an integer of at least 1, got 0"):
         generate(path, 1, 5, block=0)
-    with pytest.raises(ValueError, match="seconds must be positive and finite, got 0"):
-        generate(path, 1, 5, seconds=0)
+    with pytest.raises(ValueError, match="rounds must be an integer of at least 0, got -1"):
+        generate(path, 1, 5, rounds=-1)
+    with pytest.raises(ValueError, match=r"seed must be a 64-bit integer, got 1\.5"):
+        generate(path, 1, 5, seed=1.5)
     path.write_text("mine")
     with pytest.raises(ValueError, match="exists and was not made by generate: choose another name"):
         generate(path, 1, 5)
@@ -135,9 +151,8 @@ def test_generate_errors(tmp_path, monkeypatch):
         solve(torch.rand(3))
     with pytest.raises(ValueError, match=r"points must lie in the unit square, got a coordinate of 2\.0"):
         solve(torch.tensor([[0.5, 2.0]]))
-    monkeypatch.setitem(sys.modules, "fast_tsp", None)
-    with pytest.raises(ImportError, match="solving needs fast-tsp: pip install fast-tsp"):
-        generate(tmp_path / "x.txt", 1, 5)
+    with pytest.raises(ValueError, match="rounds must be an integer of at least 0, got -2"):
+        solve(torch.rand(3, 2), rounds=-2)
 
 
 @pytest.mark.skipif(not REAL, reason="needs SOFTRANK_DATA, a folder with tsp/")
@@ -147,7 +162,6 @@ def test_real_tours_and_the_solver(name, mean):
     points, order = read_instances(path)
     best = metrics.tour_length(points, order)
     assert best.mean().item() == pytest.approx(mean, abs=1e-6)
-    pytest.importorskip("fast_tsp")
     found = torch.stack([solve(instance) for instance in points[:60]])
     gap = metrics.gap(metrics.tour_length(points[:60], found), best[:60])
     assert gap.mean() < 1e-4 and (gap < 1e-6).double().mean() > 0.9

@@ -19,7 +19,7 @@ from softrank_ext.baselines.diffsort import DiffSortConfig, DiffSortModel
 from softrank_ext.baselines.factorised import FactorisedConfig, FactorisedModel
 from softrank_ext.batch import Batch
 from softrank_ext.tasks.own import Own
-from softrank_ext.training import Preference, Reinforce, SelfLabel, train
+from softrank_ext.training import Preference, Reinforce, SelfLabel, draws, train
 from softrank_ext.training.draws import Drawer, KeptLabels, draw_costs, log_probs_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -254,6 +254,25 @@ def test_a_run_that_fails_inside_a_cost_resumes_bit_for_bit(objective, training,
     assert_same_weights(*states)
     has_labels = isinstance(objective, SelfLabel) and training is NUMBERS
     assert ("loss.kept.order" in states[0]) == has_labels
+
+
+@pytest.mark.parametrize(
+    ("objective", "ema", "is_average"),
+    [
+        (SelfLabel(3), 0.9, True), (SelfLabel(3), 0.0, False), (SelfLabel(3, drawn_by="model"), 0.9, False),
+        (Reinforce(3), 0.9, False), (Preference(3), 0.9, False),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_labels_are_drawn_by_the_running_average(monkeypatch, objective, ema, is_average):
+    model, drawn_by = tiny_model(), []
+    monkeypatch.setattr(
+        draws, "sample", lambda used, *args, **options: (drawn_by.append(used), sample(used, *args, **options))[1]
+    )
+    config = config_of(objective, ema=ema, iterations=3)
+    averaged = train(model, Own(drawn_numbers, cost=late_values), config, quiet=True).model
+    assert len(drawn_by) == 3 and all(used is (averaged if is_average else model) for used in drawn_by)
+    assert (averaged is model) == (ema == 0)
 
 
 def test_ctrl_c_ends_a_slow_cost_at_once(tmp_path):

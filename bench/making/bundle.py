@@ -46,7 +46,7 @@ DATA = {
     "recognition, 1998): lists are drawn from its training images; evaluations use its test images.",
     "jigsaw": "CIFAR-10 (A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009): training images; "
     "evaluations use its test images.",
-    "tsp": "Uniform instances of `softrank generate tsp`, with near-optimal tours by fast-tsp; evaluations use files "
+    "tsp": "Uniform instances of `softrank generate tsp`, with near-optimal tours; evaluations use files "
     "of optimal tours.",
     "preferences": "Ballots of PrefLib (N. Mattei, T. Walsh, PrefLib: A Library for Preferences, 2013).",
 }
@@ -166,7 +166,7 @@ def generated_files(run: Path, named: str | Sequence[str]) -> list[str]:
             made = json.loads(settings_file.read_text())
             commands.append(
                 f"softrank generate tsp {Path(file).name} --count {made['count']} --num-nodes {made['num_nodes']} "
-                f"--seed {made['seed']} --seconds {made['seconds']:g}"
+                f"--seed {made['seed']} --rounds {made['rounds']}"
             )
     return commands
 

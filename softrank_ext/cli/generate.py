@@ -14,8 +14,7 @@ def generate_tsp(
     count: int = 1000,
     num_nodes: int = 20,
     seed: int = 0,
-    seconds: float | None = None,
-    workers: int | None = None,
+    rounds: int | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a file of uniform TSP instances with near-optimal tours.
@@ -25,11 +24,10 @@ def generate_tsp(
         count: Instances.
         num_nodes: Nodes per instance.
         seed: Another seed, other instances.
-        seconds: Solver time per instance, by default 0.2 ms a node.
-        workers: Threads, by default one per core.
+        rounds: Of the search for each tour, by default 5 a node.
     """
     from softrank_ext.tasks.tsp import generate
 
     is_shown = sys.stderr.isatty()
-    path = generate(output, count, num_nodes, seed=seed, seconds=seconds, workers=workers, progress=is_shown)
+    path = generate(output, count, num_nodes, seed=seed, rounds=rounds, progress=is_shown)
     tell(as_json, {"output": str(path), "count": count, "num_nodes": num_nodes, "seed": seed}, str(path))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from softrank_ext.checks import check_choice, check_integer, check_not_negative, check_positive
 
+DRAWN_BY = ("average", "model")
 PREFERENCES = ("bradley-terry", "plackett-luce")
 
 
@@ -34,12 +35,16 @@ class SelfLabel:
     """Most moves of a local search on each draw before it is judged; 0 for none."""
     rebuilt: int = 0
     """How many of the draws draw a part of the cheapest order again: of the other draws, or found before."""
+    drawn_by: Literal["average", "model"] = "average"
+    """Whose draws they are: of the running average of the weights, which draws better orders, or of the weights as they
+    are."""
 
     def __post_init__(self) -> None:
         check_integer("draws", self.draws, 1)
         check_positive("temperature", self.temperature)
         check_integer("polish", self.polish, 0)
         check_integer("rebuilt", self.rebuilt, 0, self.draws - 1)
+        check_choice("drawn_by", self.drawn_by, DRAWN_BY)
 
 
 @dataclass(frozen=True)

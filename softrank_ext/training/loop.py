@@ -29,7 +29,7 @@ from softrank_ext.tasks import Task
 from softrank_ext.training import objectives
 from softrank_ext.training.allocator import keep_freed_memory
 from softrank_ext.training.config import TrainConfig
-from softrank_ext.training.cost_objectives import Preference, Reinforce
+from softrank_ext.training.cost_objectives import Preference, Reinforce, SelfLabel
 from softrank_ext.training.drafts import Drafter
 from softrank_ext.training.draws import Drawer, Drawn, RankingLoss
 from softrank_ext.training.reader_pool import ReaderPool
@@ -111,6 +111,8 @@ def train(
             if not quiet and here.rank == 0:
                 print(f"the run in {folder} is finished: nothing to do", file=sys.stderr)
             return _result_of(run)
+        if drawer is not None and isinstance(config.objective, SelfLabel) and config.objective.drawn_by == "average":
+            drawer.model = run.average
         drafter = None
         if config.drafts > 0:
             average = cast(SoftRankModel, run.average)  # others have no parts
