@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import pickle
 import signal
 import threading
 
@@ -11,12 +12,22 @@ import numpy as np
 import pandas
 import polars
 import pytest
+import scipy.sparse
 import torch
 
 from softrank_ext import Constraints, Quota, Ranker
 from softrank_ext.ranking import RankingReport, members
-from softrank_ext.ranking.groups import GroupBatch, Groups, RankingData, drawn_orders, groups_of, read_table
-from softrank_ext.ranking.members import best_temperature, member_scores
+from softrank_ext.ranking.groups import (
+    GroupBatch,
+    Groups,
+    RankingData,
+    data_of_pairs,
+    drawn_orders,
+    groups_of,
+    read_table,
+)
+from softrank_ext.ranking.law import GroupLaw, Temperatures, best_temperatures
+from softrank_ext.ranking.members import member_scores
 from softrank_ext.ranking.places import Settings, places_of, rules_by_group, with_quota
 from softrank_ext.ranking.preprocessing import Preprocessing, places_in_groups
 from softrank_ext.ranking.report import ndcg_of, places_of_levels, report_of
@@ -108,20 +119,27 @@ def test_arrays_with_group_sizes():
         ranker.predict(X[0])
 
 
-def test_places_of_scores_are_those_of_plackett_luce():
-    """Against all 24 orders: P(first), P(top 3), the mean place, the consensus."""
-    scores, temperature = np.array([0.3, 1.2, -0.5, 0.9]), 1.5
-    strength = np.exp(scores / temperature)
-    probability = {}
-    for order in itertools.permutations(range(4)):
-        chance, left = 1.0, list(range(4))
-        for item in order:
-            chance *= strength[item] / strength[left].sum()
+def chances_of_orders(scores, temperatures):
+    """Every order with its probability, pick by pick."""
+    chances = {}
+    for order in itertools.permutations(range(len(scores))):
+        chance, left = 1.0, list(order)
+        for place, item in enumerate(order):
+            divisor = temperatures[0] if place < 3 else temperatures[1]
+            chance *= math.exp(scores[item] / divisor) / sum(math.exp(scores[other] / divisor) for other in left)
             left.remove(item)
-        probability[order] = chance
-    first = [sum(p for order, p in probability.items() if order[0] == item) for item in range(4)]
-    among = [sum(p for order, p in probability.items() if item in order[:3]) for item in range(4)]
-    mean_place = [sum(p * order.index(item) for order, p in probability.items()) for item in range(4)]
+        chances[order] = chance
+    return chances
+
+
+@pytest.mark.parametrize("temperatures", [(1.5, 1.5), (0.6, 2.5)])
+def test_places_of_scores_are_those_of_their_law(temperatures):
+    """Against all orders: P(first), P(top 3), the mean place, intervals, the consensus."""
+    scores = np.array([0.3, 1.2, -0.5, 0.9, -1.4])
+    N, probability = len(scores), chances_of_orders(scores, temperatures)
+    ranks = np.zeros((N, N))  # item by place
+    for order, p in probability.items():
+        ranks[order, np.arange(N)] += p
 
     def disagreement(order):
         return sum(
@@ -132,19 +150,55 @@ def test_places_of_scores_are_those_of_plackett_luce():
         )
 
     consensus = min(probability, key=disagreement)
-    groups = Groups([np.arange(4)], ["g"], np.zeros(4, dtype=int))
-    found = places_of(scores, groups, temperature, Settings(20_000, 0.8, 0))
-    np.testing.assert_allclose(found.p_top1, first, atol=1e-12)
-    np.testing.assert_allclose(found.p_top3, among, atol=0.015)
-    np.testing.assert_allclose(found.score, 1 - np.array(mean_place) / 3, atol=1e-12)
-    assert np.argsort(found.place).tolist() == list(consensus)
-    ranks = {item: [0.0] * 4 for item in range(4)}
-    for order, p in probability.items():
-        for place, item in enumerate(order):
-            ranks[item][place] += p
-    for item in range(4):
+    groups = Groups([np.arange(N)], ["g"], np.zeros(N, dtype=int))
+    found = places_of(scores, groups, Temperatures(*temperatures), Settings(20_000, 0.8, 0))
+    np.testing.assert_allclose(found.p_top1, ranks[:, 0], atol=1e-12)
+    np.testing.assert_allclose(found.p_top3, ranks[:, :3].sum(1), atol=0.015)
+    near = 1e-12 if temperatures[0] == temperatures[1] else 0.003  # else the draws say how often neither is in the top
+    np.testing.assert_allclose(found.score, 1 - ranks @ np.arange(N) / (N - 1), atol=near)
+    assert np.argsort(found.place).tolist() == list(consensus) == np.argsort(-found.score).tolist()
+    for item in range(N):
         inside = sum(ranks[item][found.low[item] - 1 : found.high[item]])
         assert inside > 0.79 and math.isclose(inside, found.p_inside[item], abs_tol=0.015)
+
+
+def test_draws_have_the_law_of_the_two_temperatures():
+    scores = torch.tensor([[0.3, 1.2, -0.5, 0.9, -1.4]], dtype=torch.float64)
+    probability = chances_of_orders(scores[0].tolist(), (0.6, 2.5))
+    uniform = torch.rand(1, 50_000, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def surprise(temperatures):
+        drawn, counts = GroupLaw(scores, temperatures).drawn(uniform)[0].unique(dim=0, return_counts=True)
+        wanted = np.array([probability[tuple(order)] for order in drawn.tolist()]) * 50_000
+        is_frequent = wanted > 5
+        return float(((counts.numpy() - wanted) ** 2 / wanted)[is_frequent].sum() - is_frequent.sum())
+
+    assert surprise(Temperatures(0.6, 2.5)) < 4 * math.sqrt(2 * 120)  # chi-square of at most 120 cells
+    assert surprise(Temperatures(0.6, 1.25)) > 400
+    assert surprise(Temperatures(0.7, 2.5)) > 400
+    far = GroupLaw(torch.tensor([[0.0, -900.0, -2000.0, 5.0, -1000.0]]).double(), Temperatures(0.5, 1.0))
+    assert far.drawn(uniform[:, :10])[0, :, :2].tolist() == [[3, 0]] * 10
+    assert far.drawn(uniform[:, :10]).sort(2).values.eq(torch.arange(5)).all()
+
+
+def test_the_top_may_be_surer_than_the_rest():
+    """Labels whose lower half ties: one temperature cannot hold for both ends, two do."""
+    rng = np.random.default_rng(0)
+    B, N = 1500, 10
+    scores = 2 * rng.normal(size=(B, N))
+    worth = scores + 0.7 * rng.normal(size=(B, N))
+    levels = np.where(worth > np.median(worth), worth, -9.0).ravel()
+    groups = Groups([*np.arange(B * N).reshape(B, N)], [str(b) for b in range(B)], np.repeat(np.arange(B), N))
+    data = RankingData(np.zeros((B * N, 1), dtype=np.float32), levels, groups)
+    half = list(range(B // 2))
+    found = best_temperatures([(torch.from_numpy(scores[: B // 2]), data.batch(half))])
+    assert found.rest > 1.5 * found.first
+    errors = []
+    for temperatures in (found, Temperatures(found.rest, found.rest)):
+        places = places_of(scores.ravel(), groups, temperatures, Settings(300, 0.8, 0))
+        report = report_of(places, levels, np.ones(B * N), groups, list(range(B // 2, B)), "x")
+        errors.append((report.p_top1.error, report.p_top3.error))
+    assert max(errors[0]) < 0.02 and errors[1][1] > 0.03
 
 
 def test_answers_of_a_group_do_not_depend_on_other_groups(ranker):
@@ -251,7 +305,7 @@ def test_bad_labels():
         Ranker(group="g", label="y").fit({**table, "y": [1, 1, 2, 2]})
     with pytest.raises(ValueError, match="labels must be one of 'grades', 'places', 'clicks', got 'stars'"):
         Ranker(group="g", label="y", labels="stars").fit(table)
-    with pytest.raises(ValueError, match=r"labels are needed: Ranker\(label=...\) names their column"):
+    with pytest.raises(ValueError, match=r"requires y to be passed, .* or name the column: Ranker\(label=...\)"):
         Ranker(group="g").fit(table)
     for pairs, match in (
         ([(0, 2)], r"pairs must be of two rows of one group, got \(0, 2\)"),
@@ -422,16 +476,20 @@ def test_report_of_a_known_law():
     order = (scores + rng.gumbel(size=(B, N))).argsort(1)[:, ::-1]
     levels = -order.argsort(1).astype(float)
     groups = Groups([*np.arange(B * N).reshape(B, N)], [str(b) for b in range(B)], np.repeat(np.arange(B), N))
-    places = places_of(scores.ravel(), groups, 1.0, Settings(500, 0.8, 0))
+    places = places_of(scores.ravel(), groups, Temperatures(1.0, 1.0), Settings(500, 0.8, 0))
     gains = 2.0 ** (levels.ravel() + 4) - 1
     good = report_of(places, levels.ravel(), gains, groups, list(range(B)), "x")
     assert max(good.p_top1.error, good.p_top3.error, good.interval.error) < 0.02
-    sure = places_of(scores.ravel(), groups, 0.3, Settings(500, 0.8, 0))
+    sure = places_of(scores.ravel(), groups, Temperatures(0.3, 0.3), Settings(500, 0.8, 0))
     bad = report_of(sure, levels.ravel(), gains, groups, list(range(B)), "x")
     assert bad.p_top1.error > 0.05 and bad.ndcg == good.ndcg and bad.width < good.width
     batch = RankingData(np.zeros((B * N, 1), dtype=np.float32), levels.ravel(), groups).batch(range(B))
-    assert 0.9 < best_temperature([(torch.from_numpy(scores), batch)]) < 1.1
-    assert 1.8 < best_temperature([(torch.from_numpy(2 * scores), batch)]) < 2.2
+    for scale in (1, 2):
+        found = best_temperatures([(torch.from_numpy(scale * scores), batch)])
+        assert 0.9 * scale < found.first < 1.1 * scale and 0.85 * scale < found.rest < 1.15 * scale
+    top = data_of_pairs(np.zeros((2, 1)), Groups([np.arange(2)], ["g"], np.zeros(2, dtype=int)), [(0, 1)])
+    alone = best_temperatures([(torch.tensor([[1.0, 0.0]]), top.batch([0]))])
+    assert alone.first == alone.rest  # nothing is known of later places
 
 
 def test_ndcg_and_places_of_levels():
@@ -502,17 +560,62 @@ def test_parameters():
         Ranker(FEATURES, "query", "grade", **SMALL).fit(hotels(5)).predict(hotels(5), level=2)
 
 
-def test_scikit_learn_conventions(ranker):
+# What scikit-learn checks of an estimator that is no ranker.
+IS_NO_TABLE_OF_NUMBERS = "predict gives columns, not an array"
+IS_PLACED_IN_ITS_GROUP = "a row's place depends on the other rows of its group: a part of the rows is another question"
+EXPECTED_FAILURES = {
+    "check_complex_data": "complex columns raise a TypeError, as other wrong types do",
+    "check_estimators_pickle": IS_NO_TABLE_OF_NUMBERS,
+    "check_fit_idempotent": IS_NO_TABLE_OF_NUMBERS,
+    "check_methods_sample_order_invariance": IS_PLACED_IN_ITS_GROUP,
+    "check_methods_subset_invariance": IS_PLACED_IN_ITS_GROUP,
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # scikit-learn warns of what it expects to fail
+def test_scikit_learns_own_checks(monkeypatch):
+    checks = pytest.importorskip("sklearn.utils.estimator_checks")
+    monkeypatch.setattr(members, "FEWEST_UPDATES", 20)
+    ranker = Ranker(**{**SMALL, "members": 1, "width": 8, "draws": 50})
+    found = checks.check_estimator(ranker, expected_failed_checks=EXPECTED_FAILURES, on_fail=None)
+    failed = [(one["check_name"], one["exception"]) for one in found if one["status"] == "failed"]
+    assert not failed
+    assert {one["check_name"] for one in found if one["status"] == "xfail"} == set(EXPECTED_FAILURES)
+    assert sum(one["status"] == "passed" for one in found) > 30
+
+
+def test_scikit_learns_tools(ranker):
     sklearn = pytest.importorskip("sklearn")
-    from sklearn.utils import estimator_checks as checks
+    from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 
     copy = sklearn.clone(ranker)
     assert copy.get_params() == ranker.get_params() and not hasattr(copy, "members_")
-    for check in ("check_no_attributes_set_in_init", "check_get_params_invariance", "check_set_params",
-                  "check_parameters_default_constructible"):  # fmt: skip
-        getattr(checks, check)("Ranker", Ranker())
     with pytest.raises(sklearn.exceptions.NotFittedError):
         Ranker().predict(hotels(2))
+    table = pandas.DataFrame(hotels(20))
+    small = Ranker(FEATURES, "query", "grade", **{**SMALL, "members": 1})
+    scores = cross_val_score(small, table, groups=table["query"], cv=GroupKFold(2))
+    assert scores.shape == (2,) and (scores > 0.75).all()
+    search = GridSearchCV(small, {"dropout": [0.1, 0.9]}, cv=GroupKFold(2)).fit(table, groups=table["query"])
+    assert search.best_estimator_.score(table) > 0.8
+    restored = pickle.loads(pickle.dumps(ranker))
+    pandas.testing.assert_frame_equal(restored.predict(table), ranker.predict(table))
+
+
+def test_arrays_of_another_width():
+    X, sizes = np.random.default_rng(0).normal(size=(40, 3)), [4] * 10
+    fitted = Ranker(**{**SMALL, "members": 1}).fit(X, X[:, 0].round(), sizes)
+    for width in (2, 4):
+        with pytest.raises(ValueError, match=f"X has {width} features, but Ranker is expecting 3 features as input"):
+            fitted.predict(np.zeros((4, width)), [4])
+    for wrong, match in (
+        (np.zeros((4, 0)), r"0 feature\(s\) \(shape=\(4, 0\)\) while a minimum of 1"),
+        (np.zeros((1, 3)), r"the table has one row \(1 sample\): there is nothing to learn"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            Ranker(**SMALL).fit(wrong, np.zeros(len(wrong)))
+    with pytest.raises(TypeError, match=r"got csr_array; sparse tables are not read: give its toarray\(\)"):
+        fitted.predict(scipy.sparse.csr_array(X))
 
 
 def test_progress_bar(capsys):

@@ -57,6 +57,8 @@ def columns_of(table: Any, names: Sequence[str] | None = None) -> Columns:
     else:
         came = f"a {table.ndim}-d array without names" if isinstance(table, np.ndarray) else type(table).__name__
         hint = "; call collect() first" if type(table).__name__ == "LazyFrame" else ""
+        if hasattr(table, "toarray"):
+            hint = "; sparse tables are not read: give its toarray()"
         raise TypeError(f"a table must be {TABLE_KINDS}, got {came}{hint}")
     if not columns:
         raise ValueError("the table has no columns")

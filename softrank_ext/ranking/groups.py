@@ -32,7 +32,11 @@ def read_table(table: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """The columns of a table; of a plain 2-d array x0, x1, ..., and the array itself."""
     if isinstance(table, np.ndarray) and table.dtype.names is None:
         if table.ndim != 2:
-            raise ValueError(f"an array of rows must be 2-d, got {table.ndim}-d; reshape one row to (1, features)")
+            raise ValueError(
+                f"an array of rows must be 2-d, got {table.ndim}-d. Reshape your data: one row is (1, features)"
+            )
+        if table.shape[1] == 0:
+            raise ValueError(f"0 feature(s) (shape={table.shape}) while a minimum of 1 is required.")
         columns = columns_of(table, [f"x{number}" for number in range(table.shape[1])])
     else:
         columns = columns_of(table)
@@ -145,6 +149,18 @@ def data_of_pairs(items: np.ndarray, groups: Groups, pairs: Sequence[tuple[int, 
     levels = np.tile([1.0, 0.0], len(given))
     two = Groups([*numbers], [str(number) for number in range(len(given))], np.repeat(np.arange(len(given)), 2))
     return RankingData(items[given.ravel()], levels, two)
+
+
+def folds_of(numbers: Sequence[int], count: int, seed: int) -> list[tuple[list[int], list[int]]]:
+    """`count` ways to part these groups in those to train on and those to leave out, at least five ways to do so."""
+    mixed = np.random.default_rng(seed % 2**63).permutation(list(numbers)).tolist()
+    parts = min(max(count, 5), len(mixed))
+    folds = []
+    for number in range(count):
+        watched = mixed[number % parts :: parts]
+        left_out = set(watched)
+        folds.append(([one for one in mixed if one not in left_out], watched))
+    return folds
 
 
 def batches_by_size(groups: Groups, numbers: Sequence[int], most_items: int) -> Iterator[list[int]]:

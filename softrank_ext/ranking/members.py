@@ -1,7 +1,7 @@
 """Members of a ranker: small networks that score the rows of a group, each stopped early on groups that it leaves out.
 
 A member is a `SoftRankModel` with the head "pl": it reads a whole group at once and gives one score per row; the law of
-the order is Plackett-Luce. Its process has one step, from rows in random order to the ranking.
+the order is Plackett-Luce while it learns. Its process has one step, from rows in random order to the ranking.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,18 +13,17 @@ import torch
 from torch import Tensor
 
 from softrank_ext import noise
-from softrank_ext.laws.plackett_luce import PlackettLuce, race_log_probs
 from softrank_ext.model import SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, ranks_of
 from softrank_ext.processes import Bridge
 from softrank_ext.ranking.groups import GroupBatch, RankingData, drawn_orders
+from softrank_ext.ranking.law import TIE_BREAKS, score_log_probs
 from softrank_ext.ranking.preprocessing import Preprocessing
 
 BATCH = 16  # groups of an update
 FEWEST_UPDATES, MOST_UPDATES = 300, 4000
 CHECKS = 40  # of the validation loss in a fit
 PATIENCE = 12  # checks without a better one
-TIE_BREAKS = 8  # of the validation loss
 
 
 @dataclass(frozen=True)
@@ -136,13 +135,8 @@ def validation_loss(model: SoftRankModel, data: RankingData, numbers: Sequence[i
         scores = member_scores(model, batch.items, batch.mask)
         for _ in range(TIE_BREAKS):
             order, known = drawn_orders(batch, generator)
-            total += float(_weighted(-_log_probs(scores, order, batch.mask), known).sum()) / TIE_BREAKS
+            total += float(_weighted(-score_log_probs(scores, order, batch.mask), known).sum()) / TIE_BREAKS
     return total / max(len(numbers), 1)
-
-
-def _log_probs(scores: Tensor, order: Tensor, mask: Tensor) -> Tensor:
-    """Log-probabilities (B, N) of the picks of an order, given a score per item."""
-    return race_log_probs(scores.gather(1, order), mask.gather(1, order))
 
 
 @torch.no_grad()
@@ -163,26 +157,3 @@ def member_scores(model: SoftRankModel, items: Tensor, mask: Tensor) -> Tensor:
     total = total.masked_fill(~mask, 0.0) / 2
     mean = total.sum(1, keepdim=True) / mask.sum(1, keepdim=True)
     return (total - mean).masked_fill(~mask, 0.0)
-
-
-def best_temperature(scored: Sequence[tuple[Tensor, GroupBatch]]) -> float:
-    """What scores (B, N) are to be divided by, so that their Plackett-Luce law fits held-out labels best."""
-    if not scored:
-        return 1.0
-    generator = torch.Generator().manual_seed(0)
-    orders = [(scores, batch, *drawn_orders(batch, generator)) for scores, batch in scored for _ in range(TIE_BREAKS)]
-
-    def loss(log_temperature: float) -> float:
-        total = 0.0
-        for scores, batch, order, known in orders:
-            law = _log_probs(scores.double() / float(np.exp(log_temperature)), order, batch.mask)
-            total -= float((law * (torch.arange(law.shape[1]) < known[:, None])).sum())
-        return total
-
-    grid = np.linspace(-1.5, 1.5, 61)
-    return float(np.exp(grid[int(np.argmin([loss(one) for one in grid]))]))
-
-
-def law_of(scores: Tensor, mask: Tensor, temperature: float) -> PlackettLuce:
-    """The law of a group's order."""
-    return PlackettLuce(scores.double() / temperature, mask)

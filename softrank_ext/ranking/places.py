@@ -1,7 +1,7 @@
 """From scores to places: the ranking, its intervals and probabilities, with or without rules.
 
-The law of a group's order is Plackett-Luce with a score per row, so that the order by scores is exactly the one that
-disagrees least with a draw (Kemeny's consensus), and P(first) is exact. Intervals and P(top 3) are counted over draws.
+The law of a group's order has a score per row (`law`), so that the order by scores is exactly the one that disagrees
+least with a draw (Kemeny's consensus), and P(first) is exact. Intervals and P(top 3) are counted over draws.
 Under rules everything is counted over draws that keep them, and the ranking takes the best row that they allow, place
 by place.
 """
@@ -20,7 +20,7 @@ from softrank_ext.checks import check_integer, check_number
 from softrank_ext.constraints import Constraints, rules_of
 from softrank_ext.permutations import ranks_of
 from softrank_ext.ranking.groups import Groups
-from softrank_ext.ranking.members import law_of
+from softrank_ext.ranking.law import GroupLaw, Temperatures
 from softrank_ext.tables import column_in, texts_in
 
 MOST_DRAWN = 2**21  # rows of draws at a time
@@ -121,7 +121,11 @@ def checked_settings(draws: int, level: float, seed: int) -> Settings:
 
 
 def places_of(
-    scores: np.ndarray, groups: Groups, temperature: float, settings: Settings, rules: GroupRules | None = None
+    scores: np.ndarray,
+    groups: Groups,
+    temperatures: Temperatures,
+    settings: Settings,
+    rules: GroupRules | None = None,
 ) -> Places:
     """Places of all rows. scores: (rows,) float64."""
     count = len(scores)
@@ -134,44 +138,39 @@ def places_of(
         for start in range(0, len(numbers), at_once):
             own = numbers[start : start + at_once]
             rows = np.stack([groups.rows[number] for number in own])  # (B, N)
-            found = _places_of_size(torch.from_numpy(scores[rows]), own, rows, temperature, settings, rules)
+            law = GroupLaw(torch.from_numpy(scores[rows]).double(), temperatures)
+            found = _places_of_size(law, own, rows, settings, rules)
             for name, value in found._asdict().items():
                 getattr(made, name)[rows] = value
     return made
 
 
 def _places_of_size(
-    scores: Tensor,
-    numbers: list[int],
-    rows: np.ndarray,
-    temperature: float,
-    settings: Settings,
-    rules: GroupRules | None,
+    law: GroupLaw, numbers: list[int], rows: np.ndarray, settings: Settings, rules: GroupRules | None
 ) -> Places:
-    """Places of B groups of N rows each, all fields (B, N)."""
-    B, N = scores.shape
+    """Places of B groups of N rows each, all fields (B, N). rows: (B, N), in the table."""
+    B, N = law.scores.shape
     S = settings.draws
     # A draw is keyed by its group's number, whatever stands beside it.
     samples = (torch.tensor(numbers)[:, None] * S + torch.arange(S)).flatten()
-    uniform = noise.uniform(settings.seed, samples, 0, N, stream=noise.PICK_STREAM, dtype=torch.float64)
-    law = law_of(scores, torch.ones(B, N, dtype=torch.bool), temperature)
+    uniform = noise.uniform(settings.seed, samples, 0, N, stream=noise.PICK_STREAM, dtype=torch.float64).view(B, S, N)
     mode = law.mode
     if rules is None:
-        order = law.from_uniform(uniform.view(B, S, N).transpose(0, 1)).transpose(0, 1)  # (B, S, N)
+        order = law.drawn(uniform)  # (B, S, N)
     elif rules.quota is not None and rules.codes is not None:
-        drawn = law.from_uniform(uniform.view(B, S, N).transpose(0, 1)).transpose(0, 1)
-        both = torch.cat((mode[:, None], drawn), 1).numpy()  # (B, 1 + S, N)
+        both = torch.cat((mode[:, None], law.drawn(uniform)), 1).numpy()  # (B, 1 + S, N)
         kept = np.stack([with_quota(both[b], rules.codes[rows[b]], rules.quota) for b in range(B)])
         mode, order = torch.from_numpy(kept[:, 0]), torch.from_numpy(kept[:, 1:])
     else:
-        mode, order = _under_constraints(law.scores, numbers, uniform, rules.constraints or {})
+        mode, order = _under_constraints(law, numbers, uniform, rules.constraints or {})
     ranks = ranks_of(order)  # (B, S, N)
     interval = rank_interval(order, settings.level)
     inside = ((ranks >= interval.low[:, None]) & (ranks <= interval.high[:, None])).double().mean(1)
     if rules is None:
-        first = law.scores.softmax(-1)
-        beats = torch.sigmoid(law.scores[:, :, None] - law.scores[:, None])  # (B, N, N)
-        score = (beats.sum(2) - 0.5) / max(N - 1, 1) if N > 1 else torch.ones(B, 1)
+        first = law.p_first
+        score = (law.p_before(order).sum(2) - 0.5) / max(N - 1, 1) if N > 1 else torch.ones(B, 1)
+        # It falls with the place, which is exact; what draws have mixed up is put right.
+        score = score.sort(dim=1, descending=True).values.gather(1, ranks_of(mode))
     else:
         first = (ranks == 0).double().mean(1)
         score = 1 - ranks.double().mean(1) / max(N - 1, 1)
@@ -187,23 +186,18 @@ def _places_of_size(
 
 
 def _under_constraints(
-    scores: Tensor, numbers: list[int], uniform: Tensor, constraints: Mapping[int, Constraints]
+    law: GroupLaw, numbers: list[int], uniform: Tensor, constraints: Mapping[int, Constraints]
 ) -> tuple[Tensor, Tensor]:
     """The best order (B, N) and draws (B, S, N) that keep each group's constraints, pick by pick."""
-    B, N = scores.shape
-    S = len(uniform) // B
-    stages = scores[:, None].expand(B, N, N).contiguous()
+    B, S, N = uniform.shape
+    stages, uniform = law.by_place(), uniform.reshape(B * S, N)
     every = torch.ones(B, N, dtype=torch.bool)
     rules = rules_of([constraints.get(number) for number in numbers], B, N)
-    if rules is None:
-        best, _ = ops.decode_scores(stages, every)
-        drawn, _ = ops.decode_scores(
-            stages.repeat_interleave(S, 0), every.repeat_interleave(S, 0), ops.Choices(uniform=uniform)
-        )
-        return best, drawn.view(B, S, N)
-    best, _ = ops.decode_scores(stages, every, ops.Choices(None, None, None, 1.0, None, *rules))
-    per_draw = rules.rows(torch.arange(B).repeat_interleave(S))
-    choices = ops.Choices(uniform, None, None, 1.0, None, *per_draw)
+    best_choices, choices = ops.Choices(), ops.Choices(uniform=uniform)
+    if rules is not None:
+        best_choices = ops.Choices(None, None, None, 1.0, None, *rules)
+        choices = ops.Choices(uniform, None, None, 1.0, None, *rules.rows(torch.arange(B).repeat_interleave(S)))
+    best, _ = ops.decode_scores(stages, every, best_choices)
     drawn, _ = ops.decode_scores(stages.repeat_interleave(S, 0), every.repeat_interleave(S, 0), choices)
     return best, drawn.view(B, S, N)
 

@@ -18,11 +18,13 @@ from softrank_ext.ranking.groups import (
     RankingData,
     batches_by_size,
     data_of_pairs,
+    folds_of,
     groups_of,
     levels_of,
     read_table,
 )
-from softrank_ext.ranking.members import Learning, best_temperature, fit_member, member_scores, new_member
+from softrank_ext.ranking.law import Temperatures, best_temperatures
+from softrank_ext.ranking.members import Learning, fit_member, member_scores, new_member
 from softrank_ext.ranking.places import Places, Rule, checked_settings, places_of, rules_by_group
 from softrank_ext.ranking.preprocessing import Preprocessing
 from softrank_ext.ranking.ranker_folder import RANKER_FILE, read_ranker, save_ranker
@@ -81,6 +83,16 @@ class Ranker:
             setattr(self, name, value)
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn asks an estimator, for `cross_val_score`, `GridSearchCV` and `check_estimator`."""
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=self.label is None),
+            input_tags=InputTags(allow_nan=True, string=True),
+        )
+
     def fit(
         self,
         table: Any,
@@ -101,6 +113,8 @@ class Ranker:
         self._check_parameters()
         columns, _ = read_table(table)
         groups = groups_of(columns, None if group is not None else self.group, group)
+        if len(groups.group) == 1:
+            raise ValueError("the table has one row (1 sample): there is nothing to learn")
         features = self._features_in(columns)
         preprocessing = Preprocessing.fitted(columns, features)
         items = preprocessing.items(columns, groups.group)
@@ -120,7 +134,8 @@ class Ranker:
         self.label_range_ = (float(known.min()), float(known.max()))
         sizes = [len(rows) for rows in groups.rows]
         self.trained_on_ = {"groups": len(sizes), "rows": sum(sizes), "smallest": min(sizes), "largest": max(sizes)}
-        folds = self._folds(learnable, held_out)
+        may_leave_out = held_out is None and len(learnable) > 1
+        folds = folds_of(learnable, self.members, self.seed) if may_leave_out else [(learnable, [])] * self.members
         fitted = self._fit_members(data, folds, held_out, sys.stderr.isatty() if progress is None else progress)
         self.members_ = [member for member, _ in fitted]
         self._measure(data, [fold for _, fold in fitted], held_out)
@@ -168,21 +183,8 @@ class Ranker:
                 fitted.append((member, watched))
         return fitted
 
-    def _folds(self, learnable: list[int], held_out: RankingData | None) -> list[tuple[list[int], list[int]]]:
-        """For each member the groups that it trains on, and those of them that it leaves out to stop early on."""
-        if held_out is not None or len(learnable) < 2:
-            return [(learnable, [])] * self.members
-        mixed = np.random.default_rng(self.seed % 2**63).permutation(learnable).tolist()
-        parts = min(max(self.members, 5), len(mixed))
-        folds = []
-        for number in range(self.members):
-            watched = mixed[number % parts :: parts]
-            left_out = set(watched)
-            folds.append(([one for one in mixed if one not in left_out], watched))
-        return folds
-
     def _measure(self, data: RankingData, watched: list[list[int]], held_out: RankingData | None) -> None:
-        """Fit the temperature and write the report, on groups that did not train the members asked about them."""
+        """Fit the temperatures and write the report, on groups that did not train the members asked about them."""
         if held_out is not None:
             asked = [(self.members_, held_out, held_out.informative())]
             source, measured_data = "validation groups", held_out
@@ -205,11 +207,11 @@ class Ranker:
                     rows = source_data.groups.rows[number]
                     scores[rows] = found[row, : len(rows)].numpy()
                 measured += own
-        self.temperature_ = best_temperature(scored)
+        self.temperatures_ = best_temperatures(scored)
         self.report_ = None
         if measured:
             settings = checked_settings(self.draws, 0.8, self.seed)
-            places = places_of(scores, measured_data.groups, self.temperature_, settings)
+            places = places_of(scores, measured_data.groups, self.temperatures_, settings)
             gains = gains_of(measured_data.levels, self.labels, self.label_range_)
             self.report_ = report_of(places, measured_data.levels, gains, measured_data.groups, measured, source)
 
@@ -228,7 +230,7 @@ class Ranker:
         rules: `Quota("seller", at_most=1, top=3)`, `Constraints` on the rows of every group (numbered from 0), or a
         mapping from groups to Constraints. A DataFrame gives a DataFrame, any other table a dict of columns.
         """
-        columns, array = read_table(table)
+        columns, array = self._read(table)
         taken = [name for name in _NEW_COLUMNS if name in columns and array is None]
         if taken:
             raise ValueError(f"the table has a column {taken[0]!r} already, which predict would add; rename it")
@@ -254,7 +256,7 @@ class Ranker:
         return self.report_
 
     def _report_on(self, table: Any, y: Any, group: Sequence[int] | None) -> RankingReport:
-        columns, _ = read_table(table)
+        columns, _ = self._read(table)
         places = self._places(columns, group, None, 0.8)
         groups = groups_of(columns, None if group is not None else self.group, group)
         levels = self._levels(columns, y, groups)
@@ -262,6 +264,16 @@ class Ranker:
         return report_of(
             places, levels, gains_of(levels, self.labels, self.label_range_), groups, every, "the table given"
         )
+
+    def _read(self, table: Any) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+        """`read_table` of a table to rank."""
+        self._check_fitted()
+        columns, array = read_table(table)
+        if array is not None and self.features is None and len(columns) != self.n_features_in_:
+            raise ValueError(
+                f"X has {len(columns)} features, but Ranker is expecting {self.n_features_in_} features as input"
+            )
+        return columns, array
 
     def _places(
         self, columns: dict[str, np.ndarray], group: Sequence[int] | None, rules: Rule | None, level: float
@@ -275,7 +287,7 @@ class Ranker:
             column_in(columns, name)
         checked = rules_by_group(rules, columns, groups)
         items = self.preprocessing_.items(columns, groups.group)
-        return places_of(self._scores(items, groups), groups, self.temperature_, settings, checked)
+        return places_of(self._scores(items, groups), groups, self.temperatures_, settings, checked)
 
     def _scores(self, items: np.ndarray, groups: Groups) -> np.ndarray:
         """The mean over members of their scores, (rows,) float64."""
@@ -296,7 +308,7 @@ class Ranker:
             "parameters": {**self.get_params(), "features": None if self.features is None else list(self.features)},
             "features": self.features_,
             "preprocessing": self.preprocessing_.to_json(),
-            "temperature": self.temperature_,
+            "temperatures": self.temperatures_,
             "label_range": self.label_range_,
             "trained_on": self.trained_on_,
             "report": None if self.report_ is None else self.report_.to_json(),
@@ -310,7 +322,7 @@ class Ranker:
         try:
             ranker = Ranker(**state["parameters"])
             ranker.preprocessing_ = Preprocessing.from_json(state["preprocessing"])
-            ranker.temperature_ = float(state["temperature"])
+            ranker.temperatures_ = Temperatures(*map(float, state["temperatures"]))
             ranker.label_range_ = (float(state["label_range"][0]), float(state["label_range"][1]))
             ranker.trained_on_ = dict(state["trained_on"])
             ranker.report_ = None if state["report"] is None else RankingReport.from_json(state["report"])
@@ -373,7 +385,9 @@ class Ranker:
     def _levels(self, columns: dict[str, np.ndarray], y: Any, groups: Groups) -> np.ndarray:
         if y is None:
             if self.label is None:
-                raise ValueError("labels are needed: Ranker(label=...) names their column, or fit(table, y)")
+                raise ValueError(
+                    "Ranker requires y to be passed, but the target y is None; or name the column: Ranker(label=...)"
+                )
             return levels_of(columns, self.label, self.labels, groups)
         given = np.asarray(y)
         if given.shape != (len(groups.group),):
