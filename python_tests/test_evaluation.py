@@ -195,6 +195,24 @@ class TestImprove:
         table = table_of([evaluate(model, task, count=12), rows[1]])
         assert table.splitlines()[0].split()[:4] == ["steps", "decode", "improve", "draws"]
 
+    def test_ctrl_c_ends_it(self):
+        """A mean over searches that were cut short would count as one over whole searches."""
+        calls = []
+
+        def cost(items, order):
+            calls.append(len(order))
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return order[:, 0].double()
+
+        task = Own(torch.randn(6, 5, 2), cost=cost)
+        model = SoftRankModel(
+            SoftRankConfig(16, 24, heads=2, encoder_layers=1, decoder_layers=1, embedder=task.embedder())
+        )
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(model, task, count=6, improve=9, initial=2, batch_size=3)
+        assert len(calls) == 3
+
     def test_what_is_refused(self, model):
         with pytest.raises(ValueError, match="improve must be None for the task numbers: it has no cost"):
             evaluate(model, SortNumbers(4), improve=3)

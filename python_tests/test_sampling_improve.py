@@ -171,6 +171,28 @@ def test_ctrl_c_returns_the_best_so_far(make_model):
     assert torch.equal(found.order, improve(model, ITEMS, path_length, initial=4, rounds=2, seed=0).order)
 
 
+def test_ctrl_c_takes_no_half_of_a_round(make_model):
+    """Rows of 4 and of 6 items are searched apart: the last round counts for both or for none."""
+    mask = torch.ones(3, 6, dtype=torch.bool)
+    mask[1, 4:] = False
+    calls = []
+
+    def cost(items, order):
+        calls.append(order.shape[1])
+        if len(calls) == 8:  # the initial draws of both, two rounds of both, and the third of the first group
+            raise KeyboardInterrupt
+        return path_length(items, order)
+
+    model = make_model("pointer")
+    found = improve(model, ITEMS, cost, mask=mask, initial=1, rounds=50, seed=17)
+    again = improve(model, ITEMS, path_length, mask=mask, initial=1, rounds=2, seed=17)
+    longer = improve(model, ITEMS, path_length, mask=mask, initial=1, rounds=3, seed=17)
+    assert calls == [4, 6, 4, 6, 4, 6, 4, 6] and found.rounds == 2
+    assert longer.cost[1] < again.cost[1]  # that round finds something for the first group
+    assert torch.equal(found.cost, again.cost) and torch.equal(found.order, again.order)
+    assert torch.equal(found.history[:, -1], found.cost)
+
+
 def test_orders_that_are_not_allowed_are_avoided(make_model):
     def cost(items, order):
         return torch.where(order[:, 0] == 2, path_length(items, order), torch.inf)
@@ -227,8 +249,15 @@ def test_it_pays_on_tours():
         ({"seconds": 0}, "seconds must be positive and finite, got 0"),
         ({"start": torch.zeros(2, 6, dtype=torch.int64)}, r"start must be \(3, 6\) int64, an order per row"),
         ({"start": [1]}, "start must be a tensor or a numpy array of orders, got list"),
-        ({"search": Search(rebuild=Near())}, "was not trained with a part of an order noised"),
-        ({"search": Search(rebuild=Whole(0.5))}, "was not trained with a part of an order noised"),
+        (
+            {"search": Search(rebuild=Near())},
+            r"search.rebuild must be Tail\(\.\.\.\) for this model, .* got Near\(least=0.1",
+        ),
+        ({"search": Search(rebuild=(Tail(), Whole(0.5)))}, r"was not trained .* \(SoftRankConfig.partial\), got Whole"),
+        (
+            {"search": Search(rebuild=Part(), fresh=1.0)},
+            r"search.rebuild must be Tail\(\.\.\.\) for this model, .* got Part",
+        ),
         ({"constraints": Constraints(law="conditioned")}, 'improve needs constraints with law="prefix"'),
         ({"constraints": Constraints(before=[(0, 1), (1, 0)])}, "contradict each other"),
     ],

@@ -42,7 +42,7 @@ def test_the_pool_is_ascending_and_different(rows):
         assert torch.equal(finite, finite.unique())
         assert torch.equal(first_item(None, orders)[: len(finite)], finite)
     for number in range(1, 30):
-        rows.go_on(number)
+        rows.take(rows.drawn(number))
         assert torch.equal(rows.pool_cost, rows.pool_cost.sort(1).values)
 
 

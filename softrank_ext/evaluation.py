@@ -177,6 +177,8 @@ def _improved(
         model, batch.items.to(device), search.cost, mask=None if batch.mask is None else batch.mask.to(device),
         constraints=pins_of(batch.first), initial=search.initial, rounds=search.rounds, drawing=drawing, seed=seed,
     )  # fmt: skip
+    if found.rounds < search.rounds:  # by Ctrl-C, which `improve` takes for its end
+        raise KeyboardInterrupt
     return found.order.cpu()
 
 

@@ -91,7 +91,8 @@ def improve(
 
     For closed tours (the model's `data.symmetry`) without rules but a pin at place 0, the part is any stretch of the
     tour, and the result begins with the pinned item, or with item 0.
-    Ctrl-C returns the best orders found so far. Raises ValueError or TypeError, saying what is wanted.
+    Ctrl-C returns the best orders found so far, once the initial draws are made. Raises ValueError or TypeError, saying
+    what is wanted.
 
     >>> found = improve(from_pretrained("tsp"), points, tour_length, seed=0)
     >>> found.order, found.cost  # (B, N), (B,)
@@ -146,8 +147,10 @@ def improve(
         done = 0
         try:
             while done < last_round and (ends is None or time.monotonic() < ends):
-                for rows in searches:
-                    rows.go_on(done + 1)
+                drawn = [rows.drawn(done + 1) for rows in searches]
+                # Taken together, in no time: a round that Ctrl-C cuts short counts for no row.
+                for rows, draws in zip(searches, drawn, strict=True):
+                    rows.take(draws)
                 done += 1
         except KeyboardInterrupt:
             pass

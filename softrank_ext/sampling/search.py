@@ -47,6 +47,22 @@ class RoundDraw(NamedTuple):
     best_order: Tensor
 
 
+class Drawn(NamedTuple):
+    """What a round has drawn and not yet taken, for R searches of n items.
+
+    order (R, n) int64, cost (R,), noised (R, n) bool; is_fresh (R,) bool; parent (R,) int64, the number in the pool of
+    the order of which a part was drawn again; uniform (R,), for taking costlier orders.
+    """
+
+    number: int
+    order: Tensor
+    cost: Tensor
+    noised: Tensor
+    is_fresh: Tensor
+    parent: Tensor
+    uniform: Tensor
+
+
 class SearchRows:
     """`chains` searches for each of the instances; drawing gives the number of the call's first row, and record."""
 
@@ -100,8 +116,8 @@ class SearchRows:
         every = torch.ones_like(self.best_order, dtype=torch.bool)
         self.rounds = [RoundDraw(self.best_order, every, self.best_cost, self.best_order)]
 
-    def go_on(self, number: int) -> None:
-        """Round `number`, counted from 1: one draw per search."""
+    def drawn(self, number: int) -> Drawn:
+        """What round `number`, counted from 1, draws: one order per search. It counts once it is taken."""
         n = self.items.shape[1]
         seed, stream = self.call.seed, noise.SEARCH_STREAM
         uniform = noise.uniform(seed, self.numbers, number, n + 4, stream=stream, dtype=torch.float64)
@@ -123,14 +139,11 @@ class SearchRows:
             orders[rebuilt] = self._drawn(rebuilt, conditions, keys[rebuilt])
             noised[rebuilt] = True if conditions.kept is None else conditions.kept.noised
         orders, costs = self._settled(torch.arange(len(orders), device=orders.device), orders)
-        self._take(orders, costs, is_fresh, parent, uniform[:, 3], number)
-        if self.records:
-            self.rounds.append(RoundDraw(orders, noised, costs, self.best_order))
+        return Drawn(number, orders, costs, noised, is_fresh, parent, uniform[:, 3])
 
-    def _take(
-        self, orders: Tensor, costs: Tensor, is_fresh: Tensor, parent: Tensor, uniform: Tensor, number: int
-    ) -> None:
+    def take(self, drawn: Drawn) -> None:
         """Bring the draws of a round into pool, best orders and what is known of fresh and rebuilt draws."""
+        number, orders, costs, noised, is_fresh, parent, uniform = drawn
         pays = costs < self.best_cost - _EQUAL * self.best_cost.abs()
         for kind, is_kind in enumerate((is_fresh, ~is_fresh)):
             self.wins[kind] = _MEMORY * self.wins[kind] + (is_kind & pays)
@@ -153,6 +166,8 @@ class SearchRows:
         self.pool_cost, ascending = self.pool_cost.sort(dim=1, stable=True)
         self.pool = self.pool.gather(1, ascending[..., None].expand_as(self.pool))
         self.history.append(self._lowest())
+        if self.records:
+            self.rounds.append(RoundDraw(orders, noised, costs, self.best_order))
 
     def _fresh_share(self) -> Tensor:
         """Share (R,) of fresh draws: in proportion to how often fresh and rebuilt draws have lately paid."""
@@ -242,14 +257,21 @@ _PRIOR_TRIES = 2.0
 
 
 def _kinds_of(search: Search, model: OrderModel, is_turned: bool) -> tuple[Rebuilding, ...]:
-    """What the search draws again: as asked, or what the model can do."""
-    if isinstance(search.rebuild, tuple):
-        return search.rebuild
-    if search.rebuild is not None:
-        return (search.rebuild,)
-    if is_turned:
-        return (Part(0.3, 0.9),)
-    return (Part(0.1, 0.6), Tail(0.3, 0.9)) if model.takes_parts else (Tail(0.3, 0.9),)
+    """What the search draws again: as asked, or what the model can do; raises ValueError if it cannot."""
+    if search.rebuild is None:
+        if is_turned:
+            return (Part(0.3, 0.9),)
+        return (Part(0.1, 0.6), Tail(0.3, 0.9)) if model.takes_parts else (Tail(0.3, 0.9),)
+    kinds = search.rebuild if isinstance(search.rebuild, tuple) else (search.rebuild,)
+    able = (Tail, Part) if is_turned else (Tail,)
+    for kind in kinds:
+        if not model.takes_parts and not isinstance(kind, able):
+            names = " or ".join(f"{able_kind.__name__}(...)" for able_kind in able)
+            raise ValueError(
+                f"search.rebuild must be {names} for this model, which was not trained with a part of an order noised "
+                f"(SoftRankConfig.partial), got {kind!r}"
+            )
+    return kinds
 
 
 def _is_equal(a: Tensor, b: Tensor) -> Tensor:
