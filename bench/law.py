@@ -59,7 +59,13 @@ def distance(counts: Tensor, chances: Tensor) -> Distance:
 
 
 def timed_counts(
-    model: OrderModel, items: Tensor, cell_of: Callable[[Tensor], Tensor], cells: int, draws: int, steps: int
+    model: OrderModel,
+    items: Tensor,
+    cell_of: Callable[[Tensor], Tensor],
+    cells: int,
+    draws: int,
+    steps: int,
+    seed: int = 0,
 ) -> tuple[Tensor, float]:
     """How often `draws` samples of one instance fall into each cell, (cells,), and the seconds that they took."""
     counts = torch.zeros(cells, dtype=torch.int64)
@@ -68,7 +74,7 @@ def timed_counts(
         for first in range(0, draws, _AT_ONCE):
             number = min(_AT_ONCE, draws - first)
             samples = sample(
-                model, items, num_samples=number, first_sample=first, steps=steps, seed=0, engine=_SMALL_BATCHES
+                model, items, num_samples=number, first_sample=first, steps=steps, seed=seed, engine=_SMALL_BATCHES
             )
             counts.add_(torch.bincount(cell_of(samples.order[0]), minlength=cells))
 
@@ -100,7 +106,7 @@ def _row(
     }  # fmt: skip
 
 
-def _first_places(order: Tensor, places: int) -> Tensor:
+def first_places(order: Tensor, places: int) -> Tensor:
     """Cell (draws,) of the items at the first places of orders (draws, N)."""
     cell = torch.zeros(len(order), dtype=torch.int64)
     for place in range(places):
@@ -117,12 +123,12 @@ def trained_rows(ballots: Path, folders: list[Path], steps: list[int], draws: in
     for folder in folders:
         model = from_pretrained(folder)
         for count in steps:
-            cell_of, cells = partial(_first_places, places=max(places.values())), N ** max(places.values())
+            cell_of, cells = partial(first_places, places=max(places.values())), N ** max(places.values())
             drawn, seconds = timed_counts(model, torch.arange(N)[None], cell_of, cells, draws, count)
             for what, known in places.items():
                 is_known = file.known >= known
                 chances = torch.zeros(N**known, dtype=torch.float64)
-                chances.index_add_(0, _first_places(file.order[is_known], known), file.counts[is_known].double())
+                chances.index_add_(0, first_places(file.order[is_known], known), file.counts[is_known].double())
                 found = distance(drawn.view(N**known, -1).sum(1), chances)
                 kind = next(kind for kind, (reads, _) in KINDS.items() if reads == model.config.reads)
                 name = f"{ballots.stem}, {what}, reads {kind}, {count} steps"

@@ -1,5 +1,6 @@
 """Smoke tests of bench/: the scripts run, their JSON holds what it should, --compare can fail. No speed is judged."""
 
+import argparse
 import gzip
 import importlib
 import json
@@ -13,7 +14,7 @@ import pytest
 import torch
 from synthetic_data import write_cifar10, write_mnist
 
-from softrank_ext import Bridge, SoftRankConfig, SoftRankModel, sample
+from softrank_ext import Bridge, DataFacts, SoftRankConfig, SoftRankModel, sample
 from softrank_ext.tasks.tsp import solve, write_instances
 from softrank_ext.training import loss_of
 
@@ -229,31 +230,82 @@ def test_steps_are_as_many_as_pay_and_stand_on_the_card(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(BENCH))
     steps = importlib.import_module("steps")
 
-    def rows(*differences):
+    def rows(*differences, low=False, less_best_of=(0.0, 0.0, 0.0)):
         return [
-            {"model": "m", "steps": number, "metric": "gap", "mean": 0.5 + gain, "error": 0.1, "difference": gain,
-             "difference_error": 0.0 if number == 1 else 0.01, "milliseconds": 2.0 * number, "count": 7}
-            for number, gain in zip((1, 2, 5), differences, strict=True)
+            {"model": "m", "steps": number, "metric": "gap", "is_low_good": low, "mean": 0.5 + gain, "error": 0.1,
+             "difference": gain, "difference_error": 0.0 if number == 1 else 0.01, "best_of": 0.5,
+             "best_of_error": 0.1, "less_best_of": less, "less_best_of_error": 0.02}
+            for number, gain, less in zip((1, 2, 5), differences, less_best_of, strict=True)
         ]  # fmt: skip
 
-    assert steps.chosen_steps(rows(0.0, 0.015, 0.019), is_low_good=False) == 1
-    assert steps.chosen_steps(rows(0.0, 0.03, 0.04), is_low_good=False) == 2
-    assert steps.chosen_steps(rows(0.0, 0.03, 0.06), is_low_good=False) == 5
-    assert steps.chosen_steps(rows(0.0, 0.03, 0.06), is_low_good=True) == 1
-    assert steps.chosen_steps(rows(0.0, -0.01, -0.06), is_low_good=True) == 5
+    assert steps.chosen_steps(rows(0.0, 0.015, 0.019)) == 1
+    assert steps.chosen_steps(rows(0.0, 0.03, 0.04)) == 2
+    assert steps.chosen_steps(rows(0.0, 0.03, 0.06)) == 5
+    assert steps.chosen_steps(rows(0.0, 0.03, 0.06, low=True)) == 1
+    assert steps.chosen_steps(rows(0.0, -0.01, -0.06, low=True)) == 5
+    # As many draws of one step are better than five steps, by two errors or more; than two steps they are not.
+    assert steps.chosen_steps(rows(0.0, 0.03, 0.06, less_best_of=(0.0, -0.03, -0.05))) == 2
+    assert steps.chosen_steps(rows(0.0, -0.03, -0.06, low=True, less_best_of=(0.0, 0.03, 0.05))) == 2
 
     folder = tmp_path / "m"
     folder.mkdir()
     (folder / "README.md").write_text("# m\n\ntext\n")
     (folder / "config.json").write_text(json.dumps({"process": {"kind": "bridge", "sampling_steps": 5}, "heads": 8}))
-    about = {"threads": 2, "processor": "P"}
-    for gain in (0.0, 0.01):
-        steps.write_card(folder, steps.markdown_of(rows(0.0, gain, 0.0), "7 lists", about, 1), 1)
-    card = (folder / "README.md").read_text()
-    assert card.startswith("# m\n\ntext\n") and card.count("## Steps") == 1
-    assert "| 2 | 0.5100 ± 0.1000 | +0.0100 ± 0.0100 | 4.00 |" in card
+    monkeypatch.setattr(steps, "RESULTS", tmp_path)
+    args = argparse.Namespace(names=["m"], weights=tmp_path)
+    for gain, times in ((0.0, {}), (0.03, {"milliseconds": 4.0})):
+        own = [{**row, **times} for row in rows(0.0, gain, 0.0)]
+        record = {"text": "Seven lists", "count": 7, "rows": own}
+        record |= {"timed_on": {"threads": 1, "processor": "P"}, "timed": 64} if times else {}
+        (tmp_path / "steps_m.json").write_text(json.dumps(record))
+        steps.write_cards(args)
+        card = (folder / "README.md").read_text()
+        assert card.startswith("# m\n\ntext\n") and card.count("## Steps") == 1 and "Seven lists. By" in card
+        assert ("ms each" in card) == bool(times) and ("times on 1 thread of P" in card) == bool(times)
+    line = "| 2 | 0.5300 ± 0.1000 | +0.0300 ± 0.0100 | 0.5000 ± 0.1000 | +0.0000 ± 0.0200 | 4.00 |"
+    assert line in card and "`sampling_steps`, 2," in card
     config = json.loads((folder / "config.json").read_text())
-    assert config == {"process": {"kind": "bridge", "sampling_steps": 1}, "heads": 8}
+    assert config == {"process": {"kind": "bridge", "sampling_steps": 2}, "heads": 8}
+
+
+def test_steps_are_measured_on_paired_draws(monkeypatch):
+    """A list of two and one of two draws: rows by hand."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    steps = importlib.import_module("steps")
+    waves = importlib.import_module("waves")
+    task = waves.SortWaves(4, 3)
+    torch.manual_seed(0)
+    model = SoftRankModel(
+        SoftRankConfig(8, 16, heads=2, encoder_layers=1, decoder_layers=1, embedder=task.embedder())
+    ).eval()
+    data = steps.Validation(task, task.batch(1, 40), "accuracy", False, "")
+    one, two = steps.rows_of("m", model, data, [1, 2])
+    right = [
+        task.score(data.batch, sample(model, data.batch.items, decode="greedy", steps=number, seed=0).order[:, 0])
+        for number in (1, 2)
+    ]
+    first, second = (score["accuracy"].double() for score in right)
+    assert two["mean"] == pytest.approx(float(second.mean())) and one["difference_error"] == 0
+    assert two["difference"] == pytest.approx(float((second - first).mean()))
+    assert two["difference_error"] == pytest.approx(float((second - first).std() / 40**0.5))
+    draws = sample(model, data.batch.items, decode="greedy", steps=1, num_samples=2, seed=1)
+    best = draws.best().order  # of the highest log-probability
+    assert two["best_of"] == pytest.approx(float(task.score(data.batch, best)["accuracy"].double().mean()))
+
+
+def test_steps_of_a_law_move_it_from_one_step(monkeypatch):
+    """A model of ballots that reads orders: more steps move the law; one step differs from one step by chance alone."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    steps = importlib.import_module("steps")
+    torch.manual_seed(0)
+    config = SoftRankConfig(
+        8, 16, heads=2, encoder_layers=1, decoder_layers=1, embedder={"kind": "learned", "num_items": 4},
+        data=DataFacts(num_items=(4, 4)),
+    )  # fmt: skip
+    one, five = steps.law_rows("m", SoftRankModel(config).eval(), [1, 5], 4000)
+    perfect = (2 * 12 / (3.14159 * 4000)) ** 0.5 / 2  # of 12 equal chances, counted from 4,000 draws, about
+    assert 0.3 * perfect < one["mean"] < 2 * perfect and one["is_low_good"]
+    assert five["difference"] == pytest.approx(five["mean"] - one["mean"]) and five["difference_error"] > one["error"]
 
 
 def test_operations_of_a_sample_are_counted(monkeypatch):
