@@ -3,7 +3,7 @@
     python bench/steps.py models sorting --count 2000     quality of a bundled model, to bench/results/steps_*.json
     python bench/steps.py times sorting --threads 1       its time, into the same file; this part needs a quiet machine
     python bench/steps.py cards sorting                   the table of that file onto its card, and its sampling_steps
-    python bench/steps.py heads --minutes 3               weak heads beside strong ones, trained here to sort numbers
+    python bench/steps.py heads --count 400               weak heads beside strong ones, trained here to sort numbers
 
 Everything is measured on validation data: lists and jigsaws of training images by a seed that no training used (jigsaws
 moved by up to two pixels, which no training saw either), tours of own generated instances. Greedy, a prediction a step.
@@ -54,6 +54,11 @@ HEADS: dict[str, dict[str, Any]] = {
     "GPL": {"head": "gpl", "encoder_layers": 7, "decoder_layers": 0},
     "PL": {"head": "pl", "encoder_layers": 7, "decoder_layers": 0},
 }
+# On a card: a command without --steps, and the number of steps in the first line of its table.
+_EVALUATION = re.compile(
+    r"^(?P<command>softrank evaluate (?:(?! --steps ).)*)(?P<table>\n```\n\n\| steps \|.*\n\|.*\n\| (?P<steps>\d+) \|)",
+    re.MULTILINE,
+)
 _MARKS = ("<!-- steps: written by bench/steps.py -->", "<!-- end of steps -->")
 
 
@@ -214,10 +219,15 @@ def _stated(row: report.Row, field: str) -> str:
 
 
 def write_card(folder: Path, section: str, number: int) -> None:
-    """Put the section on the card in a model's folder, and the number of steps into its config."""
+    """Put the section on the card in a model's folder, and the number of steps into its config.
+
+    Evaluations on the card that named no steps, as they had the model's own, name theirs.
+    """
     card, config = folder / "README.md", folder / model_folder.CONFIG_FILE
     marked = f"{_MARKS[0]}\n{section}{_MARKS[1]}\n"
-    text = card.read_text()
+    text = _EVALUATION.sub(
+        lambda found: f"{found['command']} --steps {found['steps']}{found['table']}", card.read_text()
+    )
     pattern = re.compile(re.escape(_MARKS[0]) + ".*?" + re.escape(_MARKS[1]) + "\n", re.DOTALL)
     card.write_text(pattern.sub(lambda _: marked, text) if pattern.search(text) else f"{text.rstrip()}\n\n{marked}")
     fields = json.loads(config.read_text())
@@ -287,23 +297,21 @@ def write_cards(args: argparse.Namespace) -> None:
         write_card(args.weights / name, markdown_of(record), chosen_steps(record["rows"]))
 
 
-def measure_heads(args: argparse.Namespace) -> list[report.Row]:
-    """Models of each head, trained for equal time to sort 32 numbers."""
+def measure_heads(args: argparse.Namespace, about: dict[str, object]) -> list[report.Row]:
+    """Models of each head, trained for as many updates to sort 32 numbers; shares of lists and places right."""
     task = SortWaves(32, 32)
-    rows = []
+    batch = task.batch(VALIDATION_SEED, args.count)
+    rows: list[report.Row] = []
     for name in args.names or list(HEADS):
         torch.manual_seed(0)
         config = SoftRankConfig(64, 256, heads=8, dropout=0.0, embedder=task.embedder(), process=Bridge())
         model = SoftRankModel(replace(config, **HEADS[name]))
-        per_update = timed_once(partial(trained_for, model, task, 10)) / 10
-        torch.manual_seed(0)
-        model = SoftRankModel(replace(config, **HEADS[name]))
-        updates = max(20, int(60 * args.minutes / per_update))
-        trained = trained_for(model, task, updates)
-        data = Validation(task, task.batch(VALIDATION_SEED, args.count), "accuracy", False, "")
-        rows += [
-            {**row, "updates": updates, "minutes": args.minutes} for row in rows_of(name, trained, data, args.steps)
-        ]
+        trained: list[SoftRankModel] = []
+        seconds = timed_once(lambda: trained.append(trained_for(model, task, args.updates)))  # noqa: B023
+        for metric in ("accuracy", "correctness"):
+            own = rows_of(name, trained[0].eval(), Validation(task, batch, metric, False, ""), args.steps)
+            rows += [{**row, "updates": args.updates, "minutes": seconds / 60, "count": args.count} for row in own]
+    (RESULTS / "steps_heads.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")
     return rows
 
 
@@ -325,7 +333,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000, help="validation instances, or draws of a model of ballots")
     parser.add_argument("--weights", type=Path, default=BUNDLED, help="folder of the models")
     parser.add_argument("--files", type=Path, default=Path("runs/steps"), help="folder for generated instances")
-    parser.add_argument("--minutes", type=float, default=3.0, help="training of each head")
+    parser.add_argument("--updates", type=int, default=2000, help="training of each head")
     args = parser.parse_args()
     if args.steps[0] != 1 or sorted(set(args.steps)) != args.steps:
         parser.error(f"--steps must ascend from 1, got {' '.join(map(str, args.steps))}")
@@ -339,7 +347,7 @@ def main() -> int:
     elif args.part == "times":
         rows = measure_times(args, about)
     else:
-        rows = measure_heads(args)
+        rows = measure_heads(args, about)
     return report.finish(args, about, rows, "\n".join(map(line_of, rows)))
 
 

@@ -48,8 +48,10 @@ class SortWaves:
             yield self.batch(-1 - start - (seed << 32), min(size, count - start))
 
     def score(self, batch: Batch, order: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Whether a list is sorted."""
-        return {"accuracy": metrics.accuracy(order, batch.order)}
+        """Whether a list is sorted, and how many of its places are right."""
+        return {
+            "accuracy": metrics.accuracy(order, batch.order), "correctness": metrics.correctness(order, batch.order),
+        }  # fmt: skip
 
 
 def config_of(task: SortWaves | Jigsaw) -> SoftRankConfig:

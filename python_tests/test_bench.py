@@ -249,7 +249,9 @@ def test_steps_are_as_many_as_pay_and_stand_on_the_card(monkeypatch, tmp_path):
 
     folder = tmp_path / "m"
     folder.mkdir()
-    (folder / "README.md").write_text("# m\n\ntext\n")
+    table = "\n```\n\n| steps | gap |\n| --- | --- |\n| 5 | 0.1 |\n"
+    evaluations = [f"```bash\nsoftrank evaluate tsp m{given}{table}" for given in (" --count 4", " --steps 5 10")]
+    (folder / "README.md").write_text("# m\n\n" + "\n".join(evaluations))
     (folder / "config.json").write_text(json.dumps({"process": {"kind": "bridge", "sampling_steps": 5}, "heads": 8}))
     monkeypatch.setattr(steps, "RESULTS", tmp_path)
     args = argparse.Namespace(names=["m"], weights=tmp_path)
@@ -260,7 +262,9 @@ def test_steps_are_as_many_as_pay_and_stand_on_the_card(monkeypatch, tmp_path):
         (tmp_path / "steps_m.json").write_text(json.dumps(record))
         steps.write_cards(args)
         card = (folder / "README.md").read_text()
-        assert card.startswith("# m\n\ntext\n") and card.count("## Steps") == 1 and "Seven lists. By" in card
+        assert card.startswith("# m\n\n```bash\nsoftrank evaluate tsp m --count 4 --steps 5\n```\n\n| steps | gap |")
+        assert card.count("softrank evaluate tsp m --steps 5 10\n") == 1 and card.count("--steps") == 2
+        assert card.count("## Steps") == 1 and "Seven lists. By" in card
         assert ("ms each" in card) == bool(times) and ("times on 1 thread of P" in card) == bool(times)
     line = "| 2 | 0.5300 ± 0.1000 | +0.0300 ± 0.0100 | 0.5000 ± 0.1000 | +0.0000 ± 0.0200 | 4.00 |"
     assert line in card and "`sampling_steps`, 2," in card

@@ -132,9 +132,9 @@ def test_numbers_beside_the_paper_are_those_of_cards_and_tables(result_tables, t
     )
     lines = result_tables.bundled_table(tmp_path / "weights").splitlines()
     assert lines == [
-        "|  | bundled | paper |",
-        "| --- | ---: | ---: |",
-        "| 9 four-digit images sorted, all right | 12.34 % ± 1.00 | 93.29 % |",
+        "|  | steps | bundled | paper |",
+        "| --- | ---: | ---: | ---: |",
+        "| 9 four-digit images sorted, all right | 5 | 12.34 % ± 1.00 | 93.29 % |",
     ]  # other models have no card here
     score = {"mean": 0.25, "standard_error": 0.125}
     metrics = {"gap": score, "gap_after_2opt": score}
@@ -153,7 +153,7 @@ def test_numbers_beside_the_paper_are_those_of_cards_and_tables(result_tables, t
     assert lines[0].startswith("**tsp**, 3 minutes a row on 1 thread, reader of tsp ")
 
 
-MEASURED = ("bundled", "tables", "runtime", "speed", "decode", "ops", "constraints", "law")
+MEASURED = ("bundled", "tables", "runtime", "speed", "decode", "ops", "constraints", "law", "heads")
 
 
 def test_tables_in_the_pages_are_what_was_measured(readme):
@@ -171,6 +171,29 @@ def test_tables_in_the_pages_are_what_was_measured(readme):
 def test_every_number_beside_the_paper_is_on_a_card(readme, result_tables):
     found = [line.split("|")[1].strip() for line in result_tables.bundled_table(readme.WEIGHTS).splitlines()[2:]]
     assert found == [line.what for line in result_tables.BUNDLED]
+
+
+def test_heads_stand_with_the_steps_that_they_gain_from(result_tables, tmp_path):
+    assert result_tables.heads_table(tmp_path) == ""
+    row = {
+        "model": "GPL",
+        "mean": 0.5,
+        "error": 0.01,
+        "difference_error": 0.002,
+        "updates": 1200,
+        "minutes": 3.14,
+        "count": 40,
+    }
+    rows = [
+        {**row, "metric": metric, "steps": steps, "difference": gain}
+        for metric in ("accuracy", "correctness")
+        for steps, gain in ((1, 0.0), (20, 0.125))
+    ]
+    (tmp_path / "steps_heads.json").write_text(json.dumps({"machine": {"processor": "P"}, "rows": rows}))
+    lines = result_tables.heads_table(tmp_path).splitlines()
+    assert lines[0] == "| head | right | 1 step | 20 steps | 20 less 1, paired |"
+    assert lines[2] == "| GPL | whole lists | 0.500 ± 0.010 | 0.500 ± 0.010 | +0.125 ± 0.002 |"
+    assert lines[3].startswith("| GPL | places |") and lines[-1].startswith("1,200 updates each (GPL 3.1 minutes on 1 ")
 
 
 def test_measured_rows_become_lines(result_tables):

@@ -10,9 +10,9 @@ A page asks for a part with two lines, and what stands between them is replaced:
 
 Parts: demo (it is run, its output shown, and its pictures go to bench/results); pictures (of the demo) and figures (of
 bench/making/figures.py), as far as they are in bench/results; bundled (metrics on the cards of the bundled models) and
-tables (what bench/tables.py has measured), beside the paper's numbers; runtime, speed, decode, ops, constraints, law
-(what the benches have printed into bench/results); roofline (an analysis, by bench/roofline.py); attack (what the jobs
-of .ci/attack have printed into bench/results/attack.jsonl) and certificates (of bench/certificates.py); schedules,
+tables (what bench/tables.py has measured), beside the paper's numbers; runtime, speed, decode, ops, constraints, law,
+heads (what the benches have printed into bench/results); roofline (an analysis, by bench/roofline.py); attack (what the
+jobs of .ci/attack have printed into bench/results/attack.jsonl) and certificates (of bench/certificates.py); schedules,
 costs and tours (of bench/schedules.py, bench/cost.py and bench/tours.py); ranking (what bench/ranking.py has printed).
 Links in a page are relative to it.
 """
@@ -70,6 +70,7 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
         "ops": measured("ops", result_tables.ops_table),
         "roofline": roofline.tables,
         "constraints": measured("constraints", result_tables.constraints_table),
+        "heads": lambda: result_tables.heads_table(results),
         "law": lambda: result_tables.law_table(results),
         "attack": lambda: result_tables.attack_table(results),
         "schedules": lambda: result_tables.schedules_table(results),

@@ -106,8 +106,8 @@ def bundled_table(weights: Path) -> str:
             if re.search(line.command, command):
                 mean, error = map(float, cells[line.column].split(" ± "))
                 paper = "-" if line.paper is None else f"{100 * papers_number(line.paper):.2f} %"
-                rows.append((line.what, f"{100 * mean:.2f} % ± {100 * error:.2f}", paper))
-    return "\n".join(markdown_table(("", "bundled", "paper"), rows))
+                rows.append((line.what, cells["steps"], f"{100 * mean:.2f} % ± {100 * error:.2f}", paper))
+    return "\n".join(markdown_table(("", "steps", "bundled", "paper"), rows))
 
 
 def measured_tables(results: Path) -> str:
@@ -209,6 +209,31 @@ def constraints_table(rows: Rows) -> str:
     timed = [row for row in rows if "ours_ms" in row]
     lines = [(row["name"].split(": ")[1].removesuffix(", without"), f"{row['ratio']:.2f}") for row in timed]
     return "\n".join(markdown_table(("rules", "time over that without"), lines))
+
+
+def heads_table(results: Path) -> str:
+    """What more steps do with each head, from steps_heads.json; nothing if that is not there."""
+    file = results / "steps_heads.json"
+    if not file.exists():
+        return ""
+    report = json.loads(file.read_text())
+    by_head: dict[tuple[str, str], list[Row]] = {}
+    for row in report["rows"]:
+        by_head.setdefault((row["model"], row["metric"]), []).append(row)
+    rows = []
+    for (head, metric), cells in by_head.items():
+        gain = f"{cells[-1]['difference']:+.3f} ± {cells[-1]['difference_error']:.3f}"
+        what = {"accuracy": "whole lists", "correctness": "places"}[metric]
+        rows.append((head, what, *(f"{cell['mean']:.3f} ± {cell['error']:.3f}" for cell in cells), gain))
+    steps = [row["steps"] for row in next(iter(by_head.values()))]
+    header = ("head", "right", *(f"{count} step{'s' * (count > 1)}" for count in steps), f"{steps[-1]} less 1, paired")
+    first, minutes = report["rows"][0], {row["model"]: row["minutes"] for row in report["rows"]}
+    each = ", ".join(f"{head} {value:.1f}" for head, value in minutes.items())
+    about = (
+        f"{first['updates']:,} updates each ({each} minutes on 1 thread of {report['machine']['processor']}, which "
+        f"others used too), {first['count']} lists of 32 numbers."
+    )
+    return "\n".join([*markdown_table(header, rows, 2), "", about])
 
 
 def law_table(results: Path) -> str:
