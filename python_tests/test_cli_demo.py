@@ -18,6 +18,11 @@ def weights(tmp_path_factory):
     return synthetic_data.write_models(tmp_path_factory.mktemp("weights"), ("sorting", "tsp", "jigsaw-3x3", "flowshop"))
 
 
+def page_of(folder, n):
+    """The page of the search for a tour of n nodes."""
+    return (folder / "out" / f"tsp-{n}-improve.html").read_text()
+
+
 def test_all_cases_with_one_model_missing(weights, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert main(["demo", "--weights", str(weights), "--output", str(tmp_path / "out")]) == 0
@@ -35,6 +40,9 @@ def test_all_cases_with_one_model_missing(weights, tmp_path, capsys):
     assert files == improved | {"flowshop-20.html"} | {
         f"{stem}.{ending}" for stem in stems for ending in ("png", "html")
     }
+    for n in (20, 50):
+        told = re.search(r'"title":"A tour of (\d+) nodes: of 16 the one that gets shorter most"', page_of(tmp_path, n))
+        assert told and told[1] == str(n) and "rounds found a shorter tour: from" in page_of(tmp_path, n)
     assert (tmp_path / "out" / "tsp-20.png").read_bytes().startswith(b"\x89PNG")
     assert re.search(r'"title":"A tour of 20 nodes"', (tmp_path / "out" / "tsp-20.html").read_text())
     assert all(name in printed for name in files) and str(tmp_path / "out") in printed

@@ -1,5 +1,6 @@
 """What the pictures show; how they look is for the eye."""
 
+import dataclasses
 import json
 import re
 
@@ -263,6 +264,29 @@ class TestImprovementPage:
             order = torch.tensor(row["order"])
             assert float(tour_length(points[1], order)) == pytest.approx(row["cost"])
             assert (len(row["drawn"]) == 7) == (number == 0)
+
+    def test_it_says_how_far_the_length_falls(self, found):
+        recorded, points = found
+        history = torch.tensor([[9.0] * 7, [3.0, 3.0, 2.5, 2.5, 2.25, 2.25, 2.25]])
+        falling = dataclasses.replace(recorded, history=history)
+        page = show.improvement_page(falling, points[1], row=1, title="A tour")
+        assert "2 of 6 rounds found a shorter tour: from 3.0000 to 2.2500, 25.00 % less." in page
+        page = show.improvement_page(falling, points[0], title="A tour")
+        assert "The shortest of the initial draws is already the answer: none of the 6 rounds is shorter." in page
+
+    @needs_browser
+    def test_a_flat_length_has_a_scale(self, found, tmp_path):
+        """All rounds as long as the best known tour, by a rounding less."""
+        recorded, points = found
+        flat = dataclasses.replace(recorded, history=torch.full((2, 7), 2.0))
+        page = tmp_path / "page.html"
+        page.write_text(show.improvement_page(flat, points[0], best=2.0 + 1e-9, title="A tour"), encoding="utf-8")
+        seen = run_in(
+            page,
+            'seen.told = told.textContent; seen.chart = [...chart.querySelectorAll("text")].map((e) => e.textContent);',
+        )
+        assert "0.00 % above the best known" in seen["told"] and "-0.00" not in seen["told"]
+        assert seen["chart"][:3] == ["2.000", "2.010", "2.020"]
 
     @needs_browser
     def test_a_browser_plays_it(self, found, tmp_path):

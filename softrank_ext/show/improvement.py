@@ -3,6 +3,8 @@
 One file, without network or other scripts.
 """
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -29,7 +31,17 @@ def improvement_page(found: Improved, points: Tensor, *, row: int = 0, best: flo
         }
         for drawn, lowest in zip(found.draws_of_rounds, history, strict=True)
     ]
-    data: dict[str, object] = {"title": title, "points": points.double().tolist(), "rounds": rounds}
+    shorter = sum(after < before for before, after in pairwise(history))
+    if shorter > 0:
+        many = f"{shorter} of {found.rounds} rounds found a shorter tour: from {history[0]:.4f} to {history[-1]:.4f}"
+        summary = f"{many}, {100 * (1 - history[-1] / history[0]):.2f} % less."
+    else:
+        summary = (
+            f"The shortest of the initial draws is already the answer: none of the {found.rounds} rounds is shorter."
+        )
+    data: dict[str, object] = {
+        "title": title, "summary": summary, "points": points.double().tolist(), "rounds": rounds,
+    }  # fmt: skip
     if best is not None:
         data["best"] = best
     # "<" cannot end the script element that holds the data, nor begin a comment in it.
