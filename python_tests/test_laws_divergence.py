@@ -71,6 +71,13 @@ def test_ends_of_mallows():
     assert kl_divergence(Mallows(torch.tensor([0]), 0.5), Mallows(torch.tensor([0]), 0.2)) == 0
 
 
+def test_a_mallows_law_does_not_diverge_from_itself():
+    for size in (5, 40):
+        law = Mallows(torch.arange(size).roll(1), torch.tensor([0.1, 0.5, 0.9, 0.99]).float())
+        assert torch.equal(kl_divergence(law, law), torch.zeros(4)), "-2e-7 is no divergence"
+        assert (kl_divergence(law, Mallows(law.center.flip(-1), law.dispersion)) > 0).all()
+
+
 def test_riffles_that_reach_more_orders():
     assert kl_divergence(Riffle(6, 3), Riffle(6, 1)) == torch.inf
     rows = kl_divergence(Riffle(52, torch.tensor([6, 7])), Riffle(52, 40))

@@ -55,8 +55,11 @@ def _of_mallows(first: Mallows, second: Mallows) -> Tensor:
     is_pair = (steps[:, None] < steps) & (steps < first.num_items[..., None, None])
     agrees = arranged[..., :, None] < arranged[..., None, :]
     by_pair = kept[..., (steps - steps[:, None] - 1).clamp(min=0)]  # (..., place, later place)
+    # The mean distances of the first law to both centers, by the same sum: equal laws leave exactly zero.
     distance = torch.where(agrees, 1 - by_pair, by_pair).masked_fill(~is_pair, 0.0).sum((-2, -1))
-    return second.log_normalizer - torch.xlogy(distance, second.dispersion) - first.entropy()
+    to_own = (1 - by_pair).masked_fill(~is_pair, 0.0).sum((-2, -1))
+    scores = torch.xlogy(to_own, first.dispersion) - torch.xlogy(distance, second.dispersion)
+    return second.log_normalizer - first.log_normalizer + scores
 
 
 def _of_riffles(first: Riffle, second: Riffle) -> Tensor:
