@@ -161,3 +161,5 @@ def test_table_embedder():
     assert len(draws.unique(dim=0)) > 2  # numbers and codes drop out
     with pytest.raises(ValueError, match=r"items must be \(B, N, 3\) float, got \(1, 3, 2\)"):
         embedder(items[..., :2])
+    alone = TASK_EMBEDDERS["table"](8, categories=[4, 3])
+    assert alone(torch.tensor([[[1.0, 2.0], [3.0, 0.0]]])).shape == (1, 2, 8)

@@ -219,7 +219,7 @@ def test_quota(ranker):
     assert top.groupby(["query", "seller"]).size().max() == 1
     assert plain_top.groupby(["query", "seller"]).size().max() > 1  # the rule was needed
     one = pandas.DataFrame(hotels(3, seed=5)).assign(query="q", seller="a")
-    with pytest.raises(ValueError, match="rules cannot be kept in group 'q': at most 1 of a seller leaves 1 rows for"):
+    with pytest.raises(ValueError, match=r"rules cannot be kept in group 'q': at most 1 of a seller leaves 1 rows for"):
         ranker.predict(one, rules=Quota("seller"))
     with pytest.raises(ValueError, match="no column 'shop'"):
         ranker.predict(new, rules=Quota("shop"))
@@ -600,6 +600,43 @@ def test_scikit_learns_tools(ranker):
     assert search.best_estimator_.score(table) > 0.8
     restored = pickle.loads(pickle.dumps(ranker))
     pandas.testing.assert_frame_equal(restored.predict(table), ranker.predict(table))
+
+
+def test_categories_alone():
+    shops = np.random.default_rng(0).choice(["good", "fair", "bad"], 120)
+    table = {"g": np.repeat(np.arange(30), 4), "shop": shops, "y": (shops == "good") + (shops != "bad")}
+    fitted = Ranker(None, "g", "y", **{**SMALL, "members": 1}).fit({**table, "y": table["y"].astype(float)})
+    out = fitted.predict({"g": [0, 0, 0, 0], "shop": ["bad", "good", "new", "fair"]})
+    assert out["place"][1] == 1 and out["place"][0] > out["place"][3]
+    assert "reads shop as categories" in repr(fitted)
+
+
+def test_what_is_read_is_said(ranker):
+    assert repr(ranker).endswith("it reads price, stars as numbers and city as categories")
+    X = np.random.default_rng(0).normal(size=(20, 9))
+    wide = Ranker(**{**SMALL, "members": 1}).fit(X, X[:, 0].round(), [4] * 5)
+    assert "1 member trained" in repr(wide) and "x0, x1, x2, x3, x4 and 4 more as numbers" in repr(wide)
+
+
+def test_rules_name_the_group_that_cannot_keep_them(ranker):
+    new = pandas.DataFrame({"query": ["q"] * 4 + ["r"] * 2, "price": np.arange(6.0), "stars": 1, "city": "Rom"})
+    with pytest.raises(ValueError, match=r"rules cannot be kept in group 'r': .*3 is not an item"):
+        ranker.predict(new, rules=Constraints(before=[(0, 3)]))
+    with pytest.raises(ValueError, match=r"rules cannot be kept in group 'q': .*both pinned to place 0"):
+        ranker.predict(new, rules={"q": Constraints(pins={0: 0, 1: 0})})
+
+
+def test_what_is_neither_number_nor_category(ranker):
+    table = hotels(4)
+    days = np.datetime64("2024-01-01") + np.arange(len(table["price"]))
+    with pytest.raises(ValueError, match="column 'day' has dates or durations: count days or seconds, or leave it out"):
+        Ranker(["stars", "day"], "query", "grade").fit({**table, "day": days})
+    with pytest.raises(ValueError, match="column 'p' must have places from 1, got 0 in row 1"):  # did not finish?
+        Ranker(["stars"], "query", "p", labels="places").fit({**table, "p": 1.0 * (np.arange(len(days)) != 1)})
+    with pytest.raises(
+        ValueError, match=r"validation must be a table, or a tuple \(table, y, group\), got a tuple of 4"
+    ):
+        Ranker(FEATURES, "query", "grade", **SMALL).fit(table, validation=(table, None, None, 3))
 
 
 def test_arrays_of_another_width():

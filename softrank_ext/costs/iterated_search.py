@@ -20,7 +20,7 @@ from softrank_ext.permutations import check_order
 
 # Longer by so many mean legs is accepted with probability 1 / e, at first and at last.
 EXCHANGE_HEAT = (0.05, 0.005)
-REBUILD_HEAT = (2.0, 0.02)
+REBUILD_HEAT = (12.0, 0.02)
 
 MOST_KEPT = 1000  # tours of one call
 

@@ -228,17 +228,17 @@ def _largest(values: Tensor) -> Tensor:
 class TableEmbedder(nn.Module):
     """Rows of a table, (B, N, numbers + len(categories)) float -> (B, N, D): standardised numbers, then category codes.
 
-    categories: how many codes each category column has; code 0 stands for values that training has not seen. In
-    training, inputs drop out: numbers become 0, codes 0.
+    numbers: how many there are, maybe none. categories: how many codes each category column has; code 0 stands for
+    values that training has not seen. In training, inputs drop out: numbers become 0, codes 0.
     """
 
     item_ndim = 1
     _SCALE = 4.0  # of the vectors, so that the position table is small beside them: rows have no positions
 
-    def __init__(self, d_model: int, numbers: int, categories: Sequence[int] = (), dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, numbers: int = 0, categories: Sequence[int] = (), dropout: float = 0.0) -> None:
         super().__init__()
-        self.numbers, self.dropout = numbers, dropout
-        self.projection = nn.Linear(numbers, d_model)
+        self.numbers, self.dropout, self.d_model = numbers, dropout, d_model
+        self.projection = nn.Linear(numbers, d_model) if numbers > 0 else None
         self.vectors = nn.ModuleList(nn.Embedding(size, d_model) for size in categories)
         for table in self.vectors:
             nn.init.normal_(cast(nn.Embedding, table).weight, std=0.3)
@@ -250,7 +250,9 @@ class TableEmbedder(nn.Module):
         wanted = self.numbers + len(self.vectors)
         if not items.is_floating_point() or items.shape[-1] != wanted:
             raise ValueError(f"items must be (B, N, {wanted}) float, got {tuple(items.shape)} {items.dtype}")
-        x = self.projection(F.dropout(items[..., : self.numbers], self.dropout, self.training))
+        x = items.new_zeros(*items.shape[:-1], self.d_model)
+        if self.projection is not None:
+            x = self.projection(F.dropout(items[..., : self.numbers], self.dropout, self.training))
         for column, table in enumerate(self.vectors, self.numbers):
             codes = items[..., column].long().clamp(0, cast(nn.Embedding, table).num_embeddings - 1)
             if self.training:

@@ -82,8 +82,8 @@ def levels_of(columns: Mapping[str, np.ndarray], name: str, kind: str, groups: G
             raise ValueError(f"column {name!r} must have clicks, 0 or 1, got {values[row]:g} in row {row}")
     if kind != "places":
         return values
-    if (values < 0).any():
-        row = int((values < 0).argmax())
+    if (values < 1).any():
+        row = int((values < 1).argmax())
         raise ValueError(f"column {name!r} must have places from 1, got {values[row]:g} in row {row}")
     return -values
 

@@ -92,7 +92,7 @@ def rules_by_group(rules: Rule | None, columns: Mapping[str, np.ndarray], groups
                 )
         return GroupRules(rules, codes)
     if isinstance(rules, Constraints):
-        return GroupRules(constraints=dict.fromkeys(range(len(groups.rows)), rules))
+        return _checked(dict.fromkeys(range(len(groups.rows)), rules), groups)
     if not isinstance(rules, Mapping):
         raise TypeError(
             f"rules must be Quota, Constraints, or a mapping from a group to Constraints, got {type(rules).__name__}"
@@ -102,7 +102,21 @@ def rules_by_group(rules: Rule | None, columns: Mapping[str, np.ndarray], groups
         if str(name) not in groups.names or not isinstance(own, Constraints):
             raise ValueError(f"rules must map groups of the table to Constraints, got {name!r}: {type(own).__name__}")
         found[groups.names.index(str(name))] = own
-    return GroupRules(constraints=found)
+    return _checked(found, groups)
+
+
+def _checked(constraints: Mapping[int, Constraints], groups: Groups) -> GroupRules:
+    """Rules of groups, after each group has been asked whether it can keep its own."""
+    checked: set[tuple[int, int]] = set()  # groups of one size are asked once about the same rules
+    for number, own in constraints.items():
+        size = len(groups.rows[number])
+        if (size, id(own)) not in checked:
+            try:
+                rules_of(own, 1, size)
+            except ValueError as error:
+                raise ValueError(f"rules cannot be kept in group {groups.names[number]!r}: {error}") from error
+            checked.add((size, id(own)))
+    return GroupRules(constraints=constraints)
 
 
 class Settings(NamedTuple):

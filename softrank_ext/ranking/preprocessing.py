@@ -49,6 +49,8 @@ class Preprocessing:
         """The preprocessing of these training rows."""
         numbers, categories = [], []
         for name in features:
+            if columns[name].dtype.kind in "mM":
+                raise ValueError(f"column {name!r} has dates or durations: count days or seconds, or leave it out")
             if is_number_column(columns[name]):
                 found = _number_column(name, numbers_in(columns, name, missing=True))
                 if found is not None:
@@ -87,7 +89,13 @@ class Preprocessing:
     def embedder(self, dropout: float) -> dict[str, Any]:
         """The embedder of a SoftRankConfig for these items."""
         sizes = [len(column.values) + 2 for column in self.categories]
-        return {"kind": "table", "numbers": self.num_numbers, "categories": sizes, "dropout": dropout}
+        numbers = {"numbers": self.num_numbers} if self.num_numbers > 0 else {}
+        return {"kind": "table", **numbers, "categories": sizes, "dropout": dropout}
+
+    def described(self) -> str:
+        """Which columns are read as numbers and which as categories."""
+        kinds = (("numbers", self.numbers), ("categories", self.categories))
+        return " and ".join(f"{_listed([one.name for one in found])} as {kind}" for kind, found in kinds if found)
 
     def to_json(self) -> dict[str, Any]:
         """The preprocessing as JSON can hold it."""
@@ -100,6 +108,10 @@ class Preprocessing:
             [NumberColumn(**column) for column in value["numbers"]],
             [CategoryColumn(**column) for column in value["categories"]],
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:5])} and {len(names) - 5} more"
 
 
 def _known(texts: np.ndarray) -> np.ndarray:

@@ -345,8 +345,9 @@ class Ranker:
         on = self.trained_on_
         measured = "" if self.report_ is None else f", NDCG@10 {self.report_.ndcg[10]:.3f} on {self.report_.source}"
         return (
-            f"Ranker({', '.join(given)}), {len(self.members_)} members trained on {on['groups']} groups of "
-            f"{on['smallest']} to {on['largest']} rows{measured}"
+            f"Ranker({', '.join(given)}), {len(self.members_)} member{'s' * (len(self.members_) != 1)} trained on "
+            f"{on['groups']} groups of {on['smallest']} to {on['largest']} rows{measured}; "
+            f"it reads {self.preprocessing_.described()}"
         )
 
     def _learning(self) -> Learning:
@@ -395,7 +396,10 @@ class Ranker:
         return levels_of({"y": given}, "y", self.labels, groups)
 
     def _validation_data(self, validation: Any, preprocessing: Preprocessing) -> RankingData:
-        table, y, group = validation if isinstance(validation, tuple) else (validation, None, None)
+        given = validation if isinstance(validation, tuple) else (validation,)
+        if not 1 <= len(given) <= 3:
+            raise ValueError(f"validation must be a table, or a tuple (table, y, group), got a tuple of {len(given)}")
+        table, y, group = (*given, None, None)[:3]
         columns, _ = read_table(table)
         groups = groups_of(columns, None if group is not None else self.group, group)
         data = RankingData(preprocessing.items(columns, groups.group), self._levels(columns, y, groups), groups)

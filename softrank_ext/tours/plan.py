@@ -28,6 +28,8 @@ LEAST_SECONDS = 0.3  # with less there is no time for a model
 MODEL_ROUNDS = 16
 GOOD = 1.25  # times as long as the shortest one a tour may be that counts as good
 DIFFERENCE = 0.1  # share of the legs in which tours differ that count as different
+# Under pairs a search may be caught in tours that go round the wrong way; of few places several are done in the time.
+PAIR_SEARCHES, FEW_PLACES = 4, 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +98,8 @@ def plan_tour(
     name = f"the model {str(model)!r}" if isinstance(model, str | Path) else "the model"
     drawn, told, is_interrupted = _drawn(problem, own, name, limit, seed)
     chains = 1 if rounds is not None else torch.get_num_threads()  # repeatable: not by what the machine has
+    if rounds is None and constraints is not None and constraints.before and problem.size <= FEW_PLACES:
+        chains *= PAIR_SEARCHES
     starts = _starts(problem, drawn, chains, seed)
     tours, count = list(starts), 0
     if not is_interrupted:
