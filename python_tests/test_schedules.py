@@ -271,3 +271,7 @@ def test_plot():
     wanted = zip(plan.start.ravel().astype(int), (plan.end - plan.start).ravel().astype(int), strict=True)
     assert bars == sorted(wanted)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["machine 1", "machine 2", "machine 3"]
+
+
+def test_one_job_is_told_in_the_singular():
+    assert repr(schedule([[1.0, 2.0]], seconds=0.1)).startswith("Schedule(1 job on 2 machines, makespan 3")

@@ -399,3 +399,12 @@ def test_pairs_are_not_behind_restarts_of_local_search_in_the_same_seconds():
         best = float(TourLength()(points.expand(1500, size, 2), many).min())
         tour = plan_tour(points[0].numpy(), metric="plane", start=0, pairs=pairs, seconds=4, model=None, seed=0)
         assert tour.length <= 1.005 * best
+
+
+def test_errors_use_the_words_of_the_call():
+    with pytest.raises(ValueError, match="groups must be disjoint, item 2 is in two"):
+        plan_tour(points(5), metric="plane", groups=[[1, 2], [2, 3]], **ROUNDS)
+    table = np.ones((4, 4))
+    table[2, 3] = np.nan
+    with pytest.raises(ValueError, match="distances must be finite, got nan from row 2 to 3"):
+        plan_tour(table, metric="matrix", **ROUNDS)

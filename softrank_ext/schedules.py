@@ -115,7 +115,8 @@ class Schedule:
         Path(path).write_text(self.page(title), encoding="utf-8")
 
     def __repr__(self) -> str:
-        size = f"{len(self.order)} jobs on {len(self.machines)} machine{'s' * (len(self.machines) != 1)}"
+        jobs, machines = len(self.order), len(self.machines)
+        size = f"{jobs} job{'s' * (jobs != 1)} on {machines} machine{'s' * (machines != 1)}"
         return f"Schedule({size}, {self.cost_name} {_number(self.cost)}, {self.certainty}; {self.answered_by})"
 
     def _repr_html_(self) -> str:

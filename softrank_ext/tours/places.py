@@ -190,8 +190,10 @@ def _numbers_of(places: Any, metric: str) -> np.ndarray:
     _check_count(N)
     numbers: np.ndarray = places.astype(np.float64)
     if not np.isfinite(numbers).all():
-        row = int((~np.isfinite(numbers)).any(1).argmax())
-        raise ValueError(f"places must be finite numbers, got {_shown(numbers[row])} in row {row}; rows count from 0")
+        row, column = map(int, np.argwhere(~np.isfinite(numbers))[0])
+        if metric == "matrix":
+            raise ValueError(f"distances must be finite, got {numbers[row, column]} from row {row} to {column}")
+        raise ValueError(f"places must be finite numbers, got {numbers[row].tolist()} in row {row}; rows count from 0")
     return numbers
 
 
@@ -237,7 +239,3 @@ def _checked_distances(distances: np.ndarray) -> np.ndarray:
     checked: np.ndarray = distances.copy()
     np.fill_diagonal(checked, 0)
     return checked
-
-
-def _shown(row: np.ndarray) -> str:
-    return str(row.tolist()) if len(row) <= 3 else "such a number"

@@ -139,7 +139,8 @@ def _constraints_of(
     try:
         rules_of(constraints, 1, N)
     except ValueError as error:
-        raise ValueError(_in_names(str(error), places)) from error
+        message = str(error).replace("together must be disjoint groups", "groups must be disjoint")
+        raise ValueError(_in_names(message, places)) from error
     return constraints
 
 
