@@ -233,7 +233,7 @@ class TestBadInput:
             (points(3), {"pairs": [(0, 1), (1, 0)]}, "constraints contradict each other: "),
             (points(3), {"pairs": [(0, 1, 2)]}, r"pairs must be a list of pairs, got \(0, 1, 2\) in it"),
             (points(3), {"pairs": [(1, 0)], "start": 0}, "no order keeps the constraints"),
-            (points(3), {"groups": [(0, 1), (1, 2)]}, "together must be disjoint groups, item 1 is in two"),
+            (points(3), {"groups": [(0, 1), (1, 2)]}, "groups must be disjoint, item 1 is in two"),
             (points(2), {"forbidden": [(0, 0), (1, 0)]}, "no order keeps the constraints"),
             (points(3), {"forbidden": [(0, 5)]}, "constraints must name places from -3 to 2, got 5"),
             (points(3), {"k": 0}, "k must be an integer from 1 to 100, got 0"),
