@@ -51,11 +51,46 @@ def test_false_alarms_and_misses_are_at_most_what_is_stated():
 def test_agreement_bounds_the_total_variation():
     agrees = torch.ones(100_000, dtype=torch.bool)
     certificate = certify.certify_agreement(agrees, most=1e-3)
-    assert certificate.passes and certificate.statistic == pytest.approx(math.log(1e6) / 100_000, rel=0.01)
+    assert certificate.passes and certificate.statistic == pytest.approx(math.log(1e3) / 100_000, rel=0.01)
+    assert (certificate.distance, certificate.missed) == (1e-3, 1e-3)
     agrees[:2000] = False
     wrong = certify.certify_agreement(agrees, most=1e-3)
     assert not wrong.passes and 0.02 < wrong.statistic < 0.025
     assert certify.certify_agreement(~torch.ones(5, dtype=torch.bool), most=1.0).statistic == 1.0
+
+
+def test_agreement_states_its_false_alarm():
+    """0 for a sampler that never differs, where the draws are enough; 1 where no number of them could pass."""
+    agrees = torch.ones(3000, dtype=torch.bool)
+    assert certify.certify_agreement(agrees, most=0.02).false_alarm == 0
+    assert certify.certify_agreement(agrees[:100], most=0.02).false_alarm == 1
+    # With a chance that is seen: a sampler whose picks differ in 1 of 100 orders, tested for 1 of 50.
+    options = {"most": 0.02, "rounding": 0.01, "missed": 0.1}
+    torch.manual_seed(5)
+    alarms, misses, stated = 0, 0, certify.certify_agreement(agrees, **options).false_alarm
+    for _ in range(400):
+        alarms += not certify.certify_agreement(torch.rand(3000) >= 0.01, **options).passes
+        misses += certify.certify_agreement(torch.rand(3000) >= 0.02, **options).passes
+    assert 0 < stated < 0.2 and alarms / 400 <= stated and misses <= 60
+
+
+def test_estimates_of_a_law_are_compared_with_draws():
+    """With chances that are seen: 300 samples each, of the law and of one that is as far off as the test finds."""
+    torch.manual_seed(4)
+    law = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    options = {"most_weight": 1.25, "false_alarm": 0.1, "missed": 0.1}
+    weights = 1.25 * (torch.rand(300, 3, 2000) < law[:, None] / 1.25).double()  # of the largest spread there is
+    certificate = certify.certify_estimates(counts_of(law, 3000), weights[0], **options)
+    assert certificate.draws == 3000
+    moved = certificate.distance * torch.tensor([-1.0, 0.5, 0.5])
+    alarms = sum(not certify.certify_estimates(counts_of(law, 3000), own, **options).passes for own in weights)
+    misses = sum(certify.certify_estimates(counts_of(law + moved, 3000), own, **options).passes for own in weights)
+    assert alarms <= 47 and misses <= 47  # 30 are stated, 47 are 3.3 deviations more
+    # More draws and more estimates find less: both errors are in it.
+    more = certify.certify_estimates(counts_of(law, 12_000), weights[0], **options)
+    most = certify.certify_estimates(counts_of(law, 12_000), weights[:4].transpose(0, 1).flatten(1), **options)
+    assert most.distance == pytest.approx(certificate.distance / 2) and most.distance < more.distance
+    assert more.distance < certificate.distance
 
 
 def test_ranks_of_truths_among_their_own_draws_are_uniform():
@@ -95,6 +130,17 @@ def test_says_what_is_wrong():
         (lambda: certify.certify_ranks(counts, 4), "ranks must be numbers from 0 to 3, at least one"),
         (lambda: certify.certify_same(torch.zeros(0, 1), torch.zeros(3, 1)), "must hold at least one draw, and no NaN"),
         (lambda: certify.certify_agreement(counts, most=0.1), r"agrees must be a \(R,\) tensor of bool"),
+        (
+            lambda: certify.certify_agreement(counts > 0, most=0.1, rounding=0.1),
+            "rounding must be at least 0 and below",
+        ),
+        (lambda: certify.certify_agreement(counts > 0, most=0.0), "most must be above 0 and at most 1, got 0.0"),
+        (lambda: certify.certify_estimates(counts, law[:3, None]), r"weights must be a \(4, S\) tensor"),
+        (lambda: certify.certify_estimates(counts, 2 * torch.ones(4, 3)), "weights must be from 0 to 1.0, got 2.0"),
+        (
+            lambda: certify.certify_estimates(counts, torch.zeros(4, 0)),
+            "samples must be an integer of at least 1, got 0",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             call()

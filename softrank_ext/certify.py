@@ -10,6 +10,7 @@ draws, by McDiarmid's inequality and that of Dvoretzky, Kiefer and Wolfowitz, no
 - `certify_agreement`: beyond enumeration, at N = 10 to 20. The sampler's picks against those that the exact conditional
   probabilities after each prefix give for the same random numbers: the total variation is at most the chance that they
   differ.
+- `certify_estimates`: draws against a law of which there are only unbiased estimates; their errors are in the bounds.
 - `certify_ranks`: simulation-based calibration. The rank of a truth among draws that are said to follow its law is
   uniform; the band holds at all ranks together.
 - `certify_same`: two samples of one law, number by number of some statistics, as in Geweke's joint test of forward and
@@ -78,32 +79,83 @@ def draws_needed(probabilities: Tensor, distance: float, *, false_alarm: float =
     return math.ceil(((spread + sum(math.sqrt(math.log(1 / chance) / 2) for chance in chances)) / distance) ** 2)
 
 
-def certify_agreement(agrees: Tensor, *, most: float, false_alarm: float = 1e-6) -> Certificate:
+def certify_agreement(agrees: Tensor, *, most: float, rounding: float = 0.0, missed: float = 1e-3) -> Certificate:
     """A bound of the total variation beyond enumeration: how often orders differ from those that the law itself gives.
 
     agrees (R,) bool: whether each of R independent orders of the sampler is, pick for pick, the one that the exact
     conditional probabilities after its own prefix give for the same random numbers. Both are then draws on one
     probability space, so that the total variation between the sampler and the law is at most the probability that they
-    differ. The statistic is an upper bound of it that is too low with a probability of at most false_alarm (Chernoff);
-    it passes if that is at most `most`.
+    differ. The statistic is an upper bound of it that is too low with a probability of at most `missed` (Chernoff); it
+    passes if that is at most `most`, which is the distance. rounding: how often a right sampler may differ, because its
+    probabilities are rounded; such a sampler fails with the certificate's false_alarm, which follows from the numbers.
     """
     check_tensor("agrees", agrees, ("R",), torch.bool)
     check_integer("draws", len(agrees), 1)
-    chance = _checked_chance("false_alarm", false_alarm)
-    bound = _most_share(int((~agrees).sum()), len(agrees), chance)
-    return Certificate(bound <= most, bound, most, len(agrees), false_alarm, most, false_alarm)
+    check_number("most", most, "above 0 and at most 1", isinstance(most, int | float) and 0 < most <= 1)
+    is_share = isinstance(rounding, int | float) and 0 <= rounding < most
+    check_number("rounding", rounding, f"at least 0 and below most, {most:g}", is_share)
+    chance, draws = _checked_chance("missed", missed), len(agrees)
+    bound = _most_share(int((~agrees).sum()), draws, chance)
+    # The largest number of differing orders that passes.
+    low, high = -1, draws
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _most_share(middle, draws, chance) <= most else (low, middle - 1)
+    false_alarm = 1.0 if low < 0 else _chance_of_more(low, draws, rounding)
+    return Certificate(bound <= most, bound, most, draws, false_alarm, most, missed)
+
+
+def _chance_of_more(found: int, draws: int, share: float) -> float:
+    """At most how likely more than `found` of the draws are hit, each with a chance of `share` (Chernoff)."""
+    if found >= draws or share == 0:
+        return 0.0
+    seen = (found + 1) / draws
+    return 1.0 if seen <= share else math.exp(-draws * _relative_entropy(seen, share))
+
+
+def _relative_entropy(seen: float, tried: float) -> float:
+    """Of two coins, the first one seen, the second one tried."""
+    entropy = seen * math.log(seen / tried) if seen > 0 else 0.0
+    return entropy + ((1 - seen) * math.log((1 - seen) / (1 - tried)) if seen < 1 and tried < 1 else 0.0)
 
 
 def _most_share(found: int, draws: int, chance: float) -> float:
     """The largest probability under which so few of the draws are found with at least this chance (Chernoff)."""
-    share, low, high = found / draws, found / draws, 1.0
+    low, high = found / draws, 1.0
     for _ in range(100):
         middle = (low + high) / 2
-        # Relative entropy of two coins, the first one seen, the second one tried.
-        entropy = share * math.log(share / middle) if share > 0 else 0.0
-        entropy += (1 - share) * math.log((1 - share) / (1 - middle)) if share < 1 and middle < 1 else 0.0
-        low, high = (middle, high) if draws * entropy < math.log(1 / chance) else (low, middle)
+        is_likely = draws * _relative_entropy(found / draws, middle) < math.log(1 / chance)
+        low, high = (middle, high) if is_likely else (low, middle)
     return high
+
+
+def certify_estimates(
+    counts: Tensor, weights: Tensor, *, most_weight: float = 1.0, false_alarm: float = 1e-6, missed: float = 1e-3
+) -> Certificate:
+    """Whether draws follow a law of which there are only unbiased estimates, such as those of `log_likelihood`.
+
+    counts (K,) int64: how often each of K categories, all there are, was drawn. weights (K, S) float: S independent
+    numbers from 0 to most_weight per category, whose mean is its probability. The statistic is the total variation
+    between the draws' shares and the means. Both errors are in the threshold: a draw changes it by 1/n at most, a
+    weight by most_weight / 2S, and its mean is largest for a uniform law. `distance` is that between the laws.
+    """
+    check_tensor("counts", counts, ("K",), torch.int64)
+    check_tensor("weights", weights, (len(counts), "S"), ANY_FLOAT)
+    (categories, samples), draws = weights.shape, int(counts.sum())
+    check_integer("draws", draws, 1)
+    check_integer("samples", samples, 1)
+    is_number = isinstance(most_weight, int | float) and 1 <= most_weight <= 1e6
+    check_number("most_weight", most_weight, "from 1 to 1e6", is_number)
+    least, largest = (float(weight) for weight in weights.aminmax())
+    if not 0 <= least <= largest <= most_weight:
+        raise ValueError(f"weights must be from 0 to {most_weight}, got {least if least < 0 else largest}")
+    statistic = float((counts.double() / draws - weights.double().mean(1)).abs().sum() / 2)
+    mean = math.sqrt((categories - 1) / draws + (categories * most_weight - 1) / samples) / 2
+    # As if so many draws changed it by one part each (McDiarmid).
+    like = 1 / (1 / draws + categories * most_weight**2 / (4 * samples))
+    threshold = mean + _deviation(like, _checked_chance("false_alarm", false_alarm))
+    distance = threshold + _deviation(like, _checked_chance("missed", missed))
+    return Certificate(statistic <= threshold, statistic, threshold, draws, false_alarm, distance, missed)
 
 
 def certify_ranks(ranks: Tensor, numbers: int, *, false_alarm: float = 1e-6, missed: float = 1e-3) -> Certificate:
@@ -157,7 +209,7 @@ def _law_threshold(law: Tensor, draws: int, false_alarm: float) -> float:
     return float((law * (1 - law) / draws).sqrt().sum() / 2) + _deviation(draws, false_alarm)
 
 
-def _deviation(draws: int, chance: float) -> float:
+def _deviation(draws: float, chance: float) -> float:
     """How far a mean of so many numbers from 0 to 1 is above its expectation with at most this chance (Hoeffding)."""
     return math.sqrt(math.log(1 / chance) / (2 * draws))
 

@@ -250,6 +250,8 @@ def public_calls() -> list[tuple[str, Callable[..., Any], dict[str, Any]]]:
          {"counts": torch.tensor([5, 3, 2]), "probabilities": law, "false_alarm": 1e-3, "missed": 1e-2}),
         ("certify.draws_needed", certify.draws_needed, {"probabilities": law, "distance": 0.1, "missed": 1e-2}),
         ("certify.certify_agreement", certify.certify_agreement, {"agrees": mask().flatten(), "most": 0.1}),
+        ("certify.certify_estimates", certify.certify_estimates,
+         {"counts": torch.tensor([3, 4, 5]), "weights": rand(3, 7), "most_weight": 2.0, "missed": 1e-2}),
         ("certify.certify_ranks", certify.certify_ranks, {"ranks": torch.arange(9), "numbers": 9}),
         ("certify.certify_same", certify.certify_same, {"first": rand(5, 2), "second": rand(7, 2)}),
         ("processes.OnePass", processes.OnePass, {"target": "clean"}),
