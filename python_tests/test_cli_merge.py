@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,6 +100,31 @@ def test_merge_wants_all_parts(folder, capsys):
     assert "got parts of 2 and of 3" in error_of("merge", "orders.csv")
     for word in ("0/2", "3/2", "2", "a/b", "-1/2"):
         assert "--shard must be I/N" in error_of("sample", "model", "items.npz", "orders.csv", f"--shard={word}")
+
+
+def test_a_part_of_very_many_is_told_in_a_moment(folder, capsys):
+    """The names of all parts were made before one was looked for."""
+    (folder / f"orders.1-of-{10**12}.csv").write_text("instance\n")
+    assert main(["merge", "orders.csv"]) == 2
+    error = capsys.readouterr().err
+    assert "missing: orders.2-of-1000000000000.csv, orders.3-of-1000000000000.csv" in error and "and more" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("orders.1-of-1.csv", "", "orders.1-of-1.csv is empty"),
+        ("orders.1-of-1.json", "5", "orders.1-of-1.json must hold a JSON list"),
+        ("orders.1-of-1.json", '[{"a": NaN}]', "orders.1-of-1.json"),
+        ("orders.1-of-1.json", "[", "orders.1-of-1.json"),
+        ("orders.1-of-1.npz", "no zip", "orders.1-of-1.npz"),
+    ],
+)
+def test_broken_parts_are_named(folder, capsys, name, text, message):
+    (folder / name).write_text(text)
+    assert main(["merge", f"orders{Path(name).suffix}"]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in folder.glob("orders*")] == [name]
 
 
 @pytest.mark.parametrize("ending", [".csv", ".npz"])

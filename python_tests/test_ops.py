@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -961,6 +962,10 @@ _ORDERS = torch.tensor([[1, 2, 0], [2, 0, 1]])
         ("decode_scores", (_SCORES, _MASK, None, None, None, 1e-40), "temperature must be positive and finite in the"),
         ("decode_scores", (_SCORES, _MASK, None, None, None, 1.0, None, None, torch.zeros(2, 3, 3, dtype=torch.bool)),
          "constraints must leave an order, they leave none in row"),
+        ("decode_scores", (_SCORES, _MASK, torch.rand(6)), r"uniform must be \(2, 3\), got \(6\)"),
+        ("decode_scores", (_SCORES, _MASK, None, _ORDERS.flatten()), r"forced_order must be \(2, 3\), got \(6\)"),
+        ("decode_scores", (_SCORES, _MASK, None, None, None, 1.0, None, torch.zeros(18, dtype=torch.bool)),
+         r"before must be \(2, 3, 3\), got \(18\)"),
         ("allowed_picks", (torch.tensor([[-1], [0]]), _MASK, None, None, None),
          "prefix must hold slots from 0 to 2, got -1"),
         ("allowed_picks", (_ORDERS, _MASK, torch.ones(2, 3, 2, dtype=torch.bool), None, None),
@@ -1011,3 +1016,15 @@ def test_a_large_search_for_a_completion_is_quick():
     prefix = torch.arange(N - 1, N - 4, -1)[None]
     picks = ops.allowed_picks(prefix, torch.ones(1, N, dtype=torch.bool), None, allowed, group)
     assert picks[0, 0].all() and picks[0, 3].sum() == N - 3
+
+
+@needs_compiled
+def test_a_search_ends_in_seconds_though_nothing_can_interrupt_it():
+    """Half of all places forbidden at random and 60 groups: few states, each of which takes long."""
+    N, begun = 3000, time.process_time()
+    allowed = torch.rand(1, N, N, generator=torch.Generator().manual_seed(0)) < 0.5
+    group = (torch.arange(N) // 50)[None]
+    prefix = torch.zeros(1, 0, dtype=torch.int64)
+    with pytest.raises(ops.OpError, match="constraints are too hard to check"):
+        ops.allowed_picks(prefix, torch.ones(1, N, dtype=torch.bool), None, allowed, group)
+    assert time.process_time() - begun < 30

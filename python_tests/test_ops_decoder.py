@@ -694,6 +694,7 @@ def test_predict_order_opcheck(make_model, head):
     [
         ("inputs", "embedded", torch.zeros(2, 5), r"embedded must be a \(B, N, D\) tensor of float32 or float64, got"),
         ("inputs", "order", torch.full((2, 5), 5), "order must hold items from 0 to 4, got 5"),
+        ("inputs", "order", torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 2, 4]]), "order must hold each item once, row 1"),
         ("inputs", "order", torch.zeros(2, 4).long(), r"order must be a \(2, 5\) tensor of int64, got \(2, 4\)"),
         ("inputs", "time", torch.zeros(3, 1, 16), r"time must be a \(1, 1, 16\) tensor of float32, got \(3, 1, 16\)"),
         ("inputs", "start", torch.zeros(2, 16), r"start must be a \(16,\) tensor of float32, got \(2, 16\)"),
@@ -731,6 +732,11 @@ def test_predict_order_reads_nothing_out_of_bounds(make_model):
     prediction = make_prediction(model, random_orders(2, 5), mask, 0.4)
     for field, wrong, message in (
         ("order", torch.full((2, 5), 5), "order must hold items from 0 to 4, got 5"),
+        (
+            "order",
+            torch.tensor([[0, 1, 2, 3, 4], [0, 1, 2, 2, 4]]),
+            "order must hold each item once, row 1 has 2 twice",
+        ),
         ("order", torch.zeros(2, 4, dtype=torch.int64), r"order must be \(2, 5\), got \(2, 4\)"),
         ("time", torch.zeros(2, 5, 16), "time must hold 16 or 32 numbers, got 160"),
         ("start", torch.zeros(16).double(), "start has the wrong dtype"),
@@ -741,12 +747,12 @@ def test_predict_order_reads_nothing_out_of_bounds(make_model):
         with pytest.raises(RuntimeError, match=message):
             torch.ops.softrank_ext.predict_order(*prediction.changed("inputs", **{field: wrong}).flat())
     for field, wrong, message in (
-        ("uniform", torch.rand(2, 4), "uniform must hold 10 numbers, got 8"),
+        ("uniform", torch.rand(2, 4), r"uniform must be \(2, 5\), got \(2, 4\)"),
         ("uniform", torch.rand(2, 5).double(), "uniform has the wrong dtype"),
         ("forced_order", torch.full((2, 5), 7), "forced_order must hold slots from 0 to 4, got 7"),
         ("draft", torch.full((2, 5), -1), "draft must hold slots from 0 to 4, got -1"),
         ("temperature", 0.0, "temperature must be positive and finite in the dtype of the scores, got 0"),
-        ("before", torch.ones(2, 5, 4) > 0, "before must hold 50 numbers, got 40"),
+        ("before", torch.ones(2, 5, 4) > 0, r"before must be \(2, 5, 5\), got \(2, 5, 4\)"),
         ("allowed", torch.ones(2, 5, 5), "allowed has the wrong dtype"),
         ("group", torch.ones(2, 5), "group has the wrong dtype"),
     ):
@@ -775,6 +781,11 @@ def test_packed_weights_stand_for_the_list(make_model, dtype):
 def _header(packed: Tensor) -> Tensor:
     """The eight numbers that packed weights begin with, to be changed in place."""
     return packed.view(torch.int64)[:8]
+
+
+def _changed(packed: Tensor) -> Tensor:
+    """With another last number, at a place in memory where no whole tensor can have been: it begins within a line."""
+    return torch.cat((packed[:3], packed[:-1], packed[-1:] + 1))[3:]
 
 
 @needs_compiled
@@ -814,8 +825,9 @@ def test_every_kernel_checks_the_header_of_packed_weights(make_model, dtype):
             ("nothing", own.packed[:0], "packed must be packed weights, got 0 numbers, too few for their header"),
             ("converted", own.packed.to(other_dtype), "packed must be packed weights, got a tensor without"),
             ("mark", (0, 7), "packed must be packed weights, got a tensor without their header"),
-            ("version", (1, 99), "packed must be packed weights of version 1, got version 99: pack them again"),
+            ("version", (1, 99), "packed must be packed weights of version 2, got version 99: pack them again"),
             ("sizes", (4, 3), r"packed must (hold|be what)"),
+            ("number", _changed(own.packed), "packed must hold the numbers that were packed"),
         ):
             if isinstance(wrong, tuple):
                 at, value = wrong

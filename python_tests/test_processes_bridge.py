@@ -409,6 +409,13 @@ def test_reflect_pairs_refuses_what_would_never_end():
     before[1, 2, 0] = True
     with pytest.raises(ValueError, match="before must hold pairs without cycles"):
         bridge.reflect_pairs(torch.tensor([[0.3, 0.2, 0.1], [0.3, 0.2, 0.1]]), before)
+    with pytest.raises(ValueError, match="before must hold pairs without cycles"):
+        bridge.reflect_pairs(torch.tensor([[0.3, 0.2, 0.1]]), torch.eye(3, dtype=torch.bool)[None])
+    # It is not tried as often as the longest way could take: that would be 10^7 sweeps.
+    ring, N = torch.zeros(1, 4000, 4000, dtype=torch.bool), 4000
+    ring[0, torch.arange(3), torch.tensor([1, 2, 0])] = True
+    with pytest.raises(ValueError, match="before must hold pairs without cycles"):
+        bridge.reflect_pairs(torch.linspace(1, 0, N)[None], ring)
     # The longest way: a chain that stands the wrong way round.
     chain = torch.ones(1, 12, 12, dtype=torch.bool).triu(1)
     assert torch.equal(bridge.reflect_pairs(torch.arange(12.0, 0, -1)[None], chain)[0], torch.arange(1.0, 13))

@@ -16,7 +16,7 @@ import scipy.sparse
 import torch
 
 from softrank_ext import Constraints, Quota, Ranker
-from softrank_ext.ranking import RankingReport, members
+from softrank_ext.ranking import RankingReport, members, ranker_folder
 from softrank_ext.ranking.groups import (
     GroupBatch,
     Groups,
@@ -406,9 +406,10 @@ def test_save_and_load(ranker, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"ranker\.json is missing"):
         Ranker.load(tmp_path)
     Ranker(**{**ranker.get_params(), "seed": 5, "members": 1}).fit(hotels(10)).save(tmp_path / "other")
-    (tmp_path / "model" / "member-0").rename(tmp_path / "away")
-    (tmp_path / "other" / "member-0").rename(tmp_path / "model" / "member-0")
-    with pytest.raises(ValueError, match=r"member-0 does not belong to .*ranker\.json"):
+    (own,), (other,) = ((tmp_path / name).glob("member-0-*") for name in ("model", "other"))
+    own.rename(tmp_path / "away")
+    other.rename(own)
+    with pytest.raises(ValueError, match=r"member-0-\w+ does not belong to .*ranker\.json"):
         Ranker.load(tmp_path / "model")
     broken = tmp_path / "broken"
     broken.mkdir()
@@ -417,6 +418,41 @@ def test_save_and_load(ranker, tmp_path):
         Ranker.load(broken)
     with pytest.raises(ValueError, match="this Ranker is not fitted: call fit"):
         Ranker().save(tmp_path / "none")
+
+
+def test_a_save_that_breaks_off_leaves_the_ranker_that_was_there(ranker, tmp_path, monkeypatch):
+    folder, new = tmp_path / "model", hotels(8, seed=8)
+    ranker.save(folder)
+    members_before = sorted(path.name for path in folder.glob("member-*"))
+    other = Ranker(**{**ranker.get_params(), "seed": 5, "members": 1}).fit(hotels(10))
+
+    def full(*given):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ranker_folder, "save_files", full)
+        with pytest.raises(OSError, match="No space left"):
+            (folder / "member-0-new-0123abcd").mkdir()  # of a process that was killed
+    other.save(folder)
+    np.testing.assert_array_equal(Ranker.load(folder).predict(new)["place"], ranker.predict(new)["place"])
+    (folder / "member-0-new-0123abcd").mkdir()  # of a process that was killed
+    other.save(folder)
+    np.testing.assert_array_equal(Ranker.load(folder).predict(new)["place"], other.predict(new)["place"])
+    left = sorted(path.name for path in folder.glob("member-*"))
+    assert len(left) == 1 and left[0] not in members_before  # of what was replaced or broke off nothing is left
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("members", [5]), ("members", ["../../etc"]), ("members", []), ("temperatures", [math.nan, 1.0]), ("temperatures", [1.0, -1.0])],
+)
+def test_crafted_rankers_are_refused(ranker, tmp_path, name, value):
+    ranker.save(tmp_path)
+    state = json.loads((tmp_path / "ranker.json").read_text())
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "ranker.json").write_text(json.dumps({**state, name: value}))
+    with pytest.raises(ValueError, match=r"ranker\.json is no ranker: .*" + name):
+        Ranker.load(tmp_path)
 
 
 def test_ctrl_c_keeps_the_best_so_far(capsys, monkeypatch):

@@ -27,9 +27,11 @@ struct RowRules {
 
 class RowConstraints {
  public:
-  // Sets of placed items that searches of one row may visit between two calls of begin.
-  static constexpr int64_t most_states = 200'000;
-  static constexpr const char* too_hard = "constraints are too hard to check: the search passed 200000 states";
+  // Sets of placed items that searches of one row may visit between two calls of begin, and items and places that they
+  // may look at, which takes seconds: nothing can interrupt them.
+  static constexpr int64_t most_states = 200'000, most_looks = 2'000'000'000;
+  static constexpr const char* too_hard =
+      "constraints are too hard to check: the search passed 200000 states, or 2 * 10^9 items and places";
 
   // Starts a row of n items, of which those with a true mask are real. Further on items are numbers of real ones, in
   // index order. The rules must outlive the row.
@@ -72,7 +74,7 @@ class RowConstraints {
         char& answer = answers[alike_[item]];
         if (answer == unknown) answer = completes_with(item) ? 1 : 0;
         if (answer == 1) completing.push_back(item);
-        if (states_ > most_states) return nullptr;
+        if (is_over()) return nullptr;
       }
       candidates.swap(completing);
     }
@@ -214,6 +216,7 @@ class RowConstraints {
     }
     for (size_t at = 0; at < queue_.size() && !unmet_.empty(); ++at) {
       const int64_t item = queue_[at];
+      looks_ += int64_t(unmet_.size());
       size_t kept = 0;
       for (size_t i = 0; i < unmet_.size(); ++i) {
         const int64_t place = unmet_[i], holder = item_at_[place];
@@ -264,7 +267,7 @@ class RowConstraints {
   // Items that all rules treat alike are one kind: a set of placed items counts only how many there are of each.
   void begin_search() {
     known_.clear();
-    states_ = 0;
+    states_ = looks_ = 0;
     key_.assign((count_ + 7) / 8, '\0');
     alike_.assign(count_, 0);
     members_.clear();
@@ -285,8 +288,11 @@ class RowConstraints {
 
   void flip(int64_t bit) { key_[bit / 8] = char(key_[bit / 8] ^ (1 << (bit % 8))); }
 
+  bool is_over() const { return states_ > most_states || looks_ > most_looks; }
+
   // Whether a completion exists once the item stands at the next place.
   bool completes_with(int64_t item) {
+    looks_ += 4 * count_;
     const std::vector<int64_t> place_of = place_of_, item_at = item_at_;
     const int64_t open_group = open_group_;
     place(item);
@@ -310,7 +316,9 @@ class RowConstraints {
     if (place_ == count_) return true;
     const auto found = known_.find(key_);
     if (found != known_.end()) return found->second;
-    if (++states_ > most_states) return false;
+    ++states_;
+    looks_ += count_;
+    if (is_over()) return false;
     std::vector<int64_t> candidates;
     find_candidates(candidates);
     std::vector<char> is_kind_tried(members_.size(), 0);
@@ -319,14 +327,14 @@ class RowConstraints {
       if (is_kind_tried[alike_[item]]) continue;
       is_kind_tried[alike_[item]] = 1;
       does = completes_with(item);
-      if (does || states_ > most_states) break;
+      if (does || is_over()) break;
     }
-    if (does || states_ <= most_states) known_.emplace(key_, does);
+    if (does || !is_over()) known_.emplace(key_, does);
     return does;
   }
 
   RowRules rules_;
-  int64_t n_, count_, place_, open_group_, states_;
+  int64_t n_, count_, place_, open_group_, states_, looks_ = 0;
   Test test_;
   bool has_pairs_, has_groups_, has_windows_, has_holes_, is_matched_;
   std::vector<int64_t> index_;                   // real items by number

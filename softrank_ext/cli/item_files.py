@@ -52,18 +52,22 @@ def read_items(path: str | Path, *, channels: int | None = None) -> ItemFile:
 
 
 def _read_npz(path: Path) -> ItemFile:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            arrays = {name.removesuffix(".npy"): name for name in archive.namelist()}
-            if "items" not in arrays:
-                raise ValueError(f"{path} must have an array named items, got {', '.join(arrays) or 'none'}")
-            items = _read_array(archive, arrays["items"])
-            mask = _read_array(archive, arrays["mask"]) if "mask" in arrays else None
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, zlib.error, TypeError) as error:
-        raise ValueError(f"{path} is damaged or no .npz file: {error}") from error
+    arrays = read_arrays(path)
+    if "items" not in arrays:
+        raise ValueError(f"{path} must have an array named items, got {', '.join(arrays) or 'none'}")
+    items, mask = arrays["items"], arrays.get("mask")
     if items.dtype == torch.float64:
         items = items.float()
     return ItemFile(items, mask, None)
+
+
+def read_arrays(path: Path) -> dict[str, Tensor]:
+    """The arrays of an .npz file by name."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy"): _read_array(archive, name) for name in archive.namelist()}
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, zlib.error, TypeError) as error:
+        raise ValueError(f"{path} is damaged or no .npz file: {error}") from error
 
 
 def _read_array(archive: zipfile.ZipFile, name: str) -> Tensor:

@@ -11,8 +11,10 @@ import numpy as np
 import tyro
 
 from softrank_ext.atomic_files import temporary_name
-from softrank_ext.cli.item_files import check_writable
+from softrank_ext.cli.item_files import check_writable, read_arrays
 from softrank_ext.cli.options import AsJson, tell
+
+_MOST_NAMED = 20  # parts that are missing
 
 
 def part_of(output: Path, number: int, count: int) -> Path:
@@ -45,10 +47,14 @@ def _parts_of(output: Path) -> list[Path]:
     if len(counts) > 1:
         said = " and of ".join(map(str, counts))
         raise ValueError(f"the parts of {output} must be of one number, got parts of {said}: delete those not meant")
-    parts = [part_of(output, number, counts[0]) for number in range(1, counts[0] + 1)]
+    # The name of a part may say any number: no more are looked for than can be missing or there.
+    parts = [
+        part_of(output, number, counts[0]) for number in range(1, min(counts[0], len(found) + _MOST_NAMED + 1) + 1)
+    ]
     missing = [part.name for part in parts if not part.exists()]
     if missing:
-        raise FileNotFoundError(f"parts of {output} are missing: {', '.join(missing)}")
+        more = ", and more" if len(missing) > _MOST_NAMED else ""
+        raise FileNotFoundError(f"parts of {output} are missing: {', '.join(missing[:_MOST_NAMED])}{more}")
     return parts
 
 
@@ -68,7 +74,10 @@ def _merge_csv(new: Path, parts: Sequence[Path]) -> None:
         first_header: list[str] | None = None
         for part in parts:
             with open(part, newline="") as own:
-                header, *lines = csv.reader(own)
+                lines = list(csv.reader(own))
+            if not lines:
+                raise ValueError(f"{part} is empty")
+            header = lines.pop(0)
             if first_header is None:
                 first_header = header
                 writer.writerow(header)
@@ -78,16 +87,28 @@ def _merge_csv(new: Path, parts: Sequence[Path]) -> None:
 
 
 def _merge_json(new: Path, parts: Sequence[Path]) -> None:
-    rows = [row for part in parts for row in json.loads(part.read_text())]
+    rows = []
+    for part in parts:
+        try:
+            own = json.loads(part.read_text(), parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{part} is not valid JSON: {error}") from error
+        if not isinstance(own, list):
+            raise ValueError(f"{part} must hold a JSON list, got {type(own).__name__}")
+        rows += own
     new.write_text(json.dumps(rows, allow_nan=False) + "\n")
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
 def _merge_npz(new: Path, parts: Sequence[Path]) -> None:
-    arrays = []
+    arrays: list[dict[str, Any]] = []
     for part in parts:
-        with np.load(part) as file:
-            arrays.append({name: file[name] for name in file.files})
-        if [array.shape[1:] for array in arrays[-1].values()] != [array.shape[1:] for array in arrays[0].values()]:
+        arrays.append({name: array.numpy() for name, array in read_arrays(part).items()})
+        shapes = [{name: array.shape[1:] for name, array in own.items()} for own in (arrays[0], arrays[-1])]
+        if shapes[0] != shapes[1]:
             raise ValueError(f"{part} must have arrays of the shapes of {parts[0]}: they are of different items")
     whole: dict[str, Any] = {name: np.concatenate([own[name] for own in arrays]) for name in arrays[0]}
     np.savez(new, **whole)

@@ -71,10 +71,10 @@ def make_embedder(d_model: int, embedder: Mapping[str, object]) -> nn.Module:
         if isinstance(value, int) and not isinstance(value, bool):
             check_limited(name, value, 1, MOST_SIZE)
     kind = arguments.pop("kind", None)
-    if kind not in EMBEDDERS:
+    if not isinstance(kind, str) or kind not in EMBEDDERS:
         raise ValueError(f"embedder kind must be one of {', '.join(EMBEDDERS)}, got {kind!r}")
     try:
-        return EMBEDDERS[str(kind)](d_model, **arguments)
+        return EMBEDDERS[kind](d_model, **arguments)
     except TypeError as error:
         raise ValueError(f"embedder of kind {kind!r} does not take {arguments}: {error}") from error
 

@@ -61,6 +61,9 @@ def _check_inputs(encoder: Transformer, inputs: PredictionInputs) -> None:
         is_wrong = (inputs.order < 0) | (inputs.order >= N)
         if bool(is_wrong.any()):
             raise ValueError(f"order must hold items from 0 to {N - 1}, got {int(inputs.order[is_wrong][0])}")
+        seen = torch.zeros_like(inputs.order, dtype=torch.bool).scatter(1, inputs.order, True)
+        if not bool(seen.all()):
+            raise ValueError(f"order must hold each item once, row {int((~seen).nonzero()[0, 0])} does not")
 
 
 def prepare_decoder(encoder: Transformer, inputs: PredictionInputs) -> DecoderInputs:

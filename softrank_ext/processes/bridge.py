@@ -226,6 +226,8 @@ def reflect_pairs(soft_ranks: Tensor, before: Tensor) -> Tensor:
         raise ValueError("soft_ranks must not hold NaN")
     N = soft_ranks.shape[1]
     row, a, b = before.nonzero().unbind(1)
+    if bool((a == b).any()):
+        raise ValueError("before must hold pairs without cycles, got an item before itself")
     counts = before.sum((1, 2))  # (B,)
     number = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]  # of a pair in its row
     pairs = torch.zeros(
@@ -234,7 +236,9 @@ def reflect_pairs(soft_ranks: Tensor, before: Tensor) -> Tensor:
     pairs[0, row, number], pairs[1, row, number] = a, b  # (2, B, pairs); 0 and 0 in rows that have fewer
     z = soft_ranks.clone()
     # An exchange mends an inversion of any order that keeps the pairs, and every sweep but the last makes one.
-    for _ in range(N * (N - 1) // 2 + 1):
+    for sweep in range(N * (N - 1) // 2 + 1):
+        if sweep == N and _has_cycle(before):  # looked for only where it takes long
+            break
         before_sweep = z.clone()
         for ends in pairs.unbind(2):  # (2, B)
             values = z.gather(1, ends.T)  # (B, 2)
@@ -242,6 +246,19 @@ def reflect_pairs(soft_ranks: Tensor, before: Tensor) -> Tensor:
         if torch.equal(before_sweep, z):
             return z
     raise ValueError("before must hold pairs without cycles")
+
+
+def _has_cycle(before: Tensor) -> bool:
+    """Whether any row's pairs (B, N, N) form a cycle: items with none before them are taken away, in turn."""
+    row, a, b = before.nonzero().unbind(1)
+    while len(row) > 0:
+        is_later = torch.zeros(before.shape[:2], dtype=torch.bool, device=before.device)
+        is_later[row, b] = True
+        stays = is_later[row, a]
+        if bool(stays.all()):
+            return True
+        row, a, b = row[stays], a[stays], b[stays]
+    return False
 
 
 def _column(time: float | Tensor, like: Tensor, name: str) -> Tensor:

@@ -322,6 +322,8 @@ class Ranker:
         try:
             ranker = Ranker(**state["parameters"])
             ranker.preprocessing_ = Preprocessing.from_json(state["preprocessing"])
+            for temperature in state["temperatures"]:
+                check_positive("temperatures", temperature)
             ranker.temperatures_ = Temperatures(*map(float, state["temperatures"]))
             ranker.label_range_ = (float(state["label_range"][0]), float(state["label_range"][1]))
             ranker.trained_on_ = dict(state["trained_on"])

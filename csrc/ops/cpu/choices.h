@@ -44,14 +44,14 @@ struct BatchChoices {
   BatchRules rules;
 
   BatchChoices(const Choices& choices, const bool* is_real, int64_t rows, int64_t n)
-      : uniform(checked(choices.uniform, "uniform", float_type, rows * n)),
-        forced(checked(choices.forced_order, "forced_order", ScalarType::Long, rows * n)),
-        draft(checked(choices.draft, "draft", ScalarType::Long, rows * n)),
+      : uniform(checked(choices.uniform, "uniform", float_type, {rows, n})),
+        forced(checked(choices.forced_order, "forced_order", ScalarType::Long, {rows, n})),
+        draft(checked(choices.draft, "draft", ScalarType::Long, {rows, n})),
         forced_places(choices.forced_order ? choices.forced_places.value_or(n) : 0),
         temperature(T(choices.temperature)),
-        rules(checked(choices.before, "before", ScalarType::Bool, rows * n * n),
-              checked(choices.allowed, "allowed", ScalarType::Bool, rows * n * n),
-              checked(choices.group, "group", ScalarType::Long, rows * n), n) {
+        rules(checked(choices.before, "before", ScalarType::Bool, {rows, n, n}),
+              checked(choices.allowed, "allowed", ScalarType::Bool, {rows, n, n}),
+              checked(choices.group, "group", ScalarType::Long, {rows, n}), n) {
     STD_TORCH_CHECK(std::isnormal(temperature) && temperature > 0,
                     "temperature must be positive and finite in the dtype of the scores, got ", choices.temperature);
     STD_TORCH_CHECK(forced_places >= 0 && forced_places <= n, "forced_places must be from 0 to ", n, ", got ",
@@ -68,8 +68,8 @@ struct BatchChoices {
   static constexpr ScalarType float_type = sizeof(T) == 4 ? ScalarType::Float : ScalarType::Double;
 
   static const std::optional<Tensor>& checked(const std::optional<Tensor>& tensor, const char* name, ScalarType dtype,
-                                              int64_t size) {
-    if (tensor) check_argument(*tensor, name, dtype, size);
+                                              std::initializer_list<int64_t> shape) {
+    if (tensor) check_shape(*tensor, name, dtype, shape);
     return tensor;
   }
 

@@ -163,9 +163,13 @@ Prepared prepare_decoder(const std::vector<Tensor>& weights, const std::optional
                   "head must be (D + 1, D), or come with a head_bias");
   STD_TORCH_CHECK(head_bias || head.scalar_type() == dtype, "head has the wrong dtype");
   if (order) check_shape(*order, "order", ScalarType::Long, {rows, n});
+  std::vector<int64_t> seen_in_row(order ? n : 0, -1);
   for (int64_t at = 0; order && at < rows * n; ++at) {
-    STD_TORCH_CHECK(arrangement.data[at] >= 0 && arrangement.data[at] < n, "order must hold items from 0 to ", n - 1,
-                    ", got ", arrangement.data[at]);
+    const int64_t item = arrangement.data[at];
+    STD_TORCH_CHECK(item >= 0 && item < n, "order must hold items from 0 to ", n - 1, ", got ", item);
+    STD_TORCH_CHECK(seen_in_row[item] != at / n, "order must hold each item once, row ", at / n, " has ", item,
+                    " twice");
+    seen_in_row[item] = at / n;
   }
   const Tensor x = make({rows, n, width}), tokens = make({rows, n, width}), starts = make({rows, width});
   with_number_type(embedded, "embedded", [&](auto* type) {

@@ -60,6 +60,7 @@ Tensor pack_transformer(WeightKind kind, const std::vector<Tensor>& weights) {
     torch::stable::parallel_for(0, shape.layers, 1, [&](int64_t first, int64_t end) {
       transformer_kernels<T>().pack_layers(shape, list.data.data(), first, end, data);
     });
+    seal<T>(packed);
     return packed;
   });
 }
@@ -78,6 +79,7 @@ Tensor pack_projection(const Tensor& weight) {
         new_packed<T>(weight, WeightKind::projection, 1, inputs, outputs, packed_matrix_numbers<T>(outputs, inputs));
     transformer_kernels<T>().pack_projection(data_of<T>(weight_c), outputs, inputs,
                                              mutable_data_of<T>(packed) + panel_width<T>);
+    seal<T>(packed);
     return packed;
   });
 }
