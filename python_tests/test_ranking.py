@@ -444,7 +444,13 @@ def test_a_save_that_breaks_off_leaves_the_ranker_that_was_there(ranker, tmp_pat
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("members", [5]), ("members", ["../../etc"]), ("members", []), ("temperatures", [math.nan, 1.0]), ("temperatures", [1.0, -1.0])],
+    [
+        ("members", [5]),
+        ("members", ["../../etc"]),
+        ("members", []),
+        ("temperatures", [math.nan, 1.0]),
+        ("temperatures", [1.0, -1.0]),
+    ],
 )
 def test_crafted_rankers_are_refused(ranker, tmp_path, name, value):
     ranker.save(tmp_path)
