@@ -88,10 +88,10 @@ def test_tables_of_attacks_and_certificates(monkeypatch, tmp_path):
     (tmp_path / "attack.jsonl").write_text(json.dumps({"job": "fuzzed calls", "tried": 10_000, "defects": 2}) + "\n")
     assert tables.attack_table(tmp_path).splitlines()[2].split(" | ")[1::3] == ["10,000", "2 |"]
     row = {"sampler": "riffle", "N": 4, "draws": 1000, "statistic": 0.01, "threshold": 0.02, "distance": 0.03,
-           "passes": False, "control": "2 % in one pick", "control_statistic": 0.5, "control_found": True}  # fmt: skip
+           "passes": False, "control_statistic": 0.5, "control_found": True}  # fmt: skip
     (tmp_path / "certificates.json").write_text(json.dumps({"rows": [row]}))
     line = tables.certificates_table(tmp_path).splitlines()[2]
-    assert line == "| riffle | 4 | 1,000 | 0.0100 (fails) | 0.0200 | 0.030 | 2 % in one pick: 0.5000, found |"
+    assert line == "| riffle | 4 | 1,000 | 0.0100 (fails) | 0.0200 | 0.030 | 0.5000, found |"
 
 
 def test_table_of_tours(monkeypatch, tmp_path):
@@ -116,7 +116,7 @@ def test_samplers_have_their_certificates(tmp_path):
     run = _run_script("certificates.py", "--large-draws", "4000", "--output", str(tmp_path / "made.json"))
     assert run.returncode == 0, run.stderr
     rows = json.loads((tmp_path / "made.json").read_text())["rows"]
-    assert len(rows) >= 15 and all(row["passes"] and row["control_found"] for row in rows)
+    assert len(rows) >= 19 and all(row["passes"] and row["control_found"] and row["control_promised"] for row in rows)
 
 
 def test_markdown_tables_align_numbers_to_the_right(monkeypatch):
