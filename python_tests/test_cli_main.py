@@ -109,3 +109,11 @@ def test_walk_and_generate_in_json(tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {"output": "tours.txt", "count": 3, "num_nodes": 5, "seed": 0}
     assert shown.err == ""  # no bar in a log file
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path):
+    command = [sys.executable, "-m", "softrank_ext", "info"]
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running.stdout.close()
+    assert running.stderr.read() == "" and running.wait(60) == 141
+    running.stderr.close()

@@ -7,6 +7,7 @@ when it runs, so that `info` stays quick. `docs/command_line.md` has the exit co
 """
 
 import difflib
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,12 @@ COMMANDS: dict[str, Any] = {
     "walk": walk,
     "completion": completion,
 }
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130  # exit codes beside 0; tyro ends with 2 for options that it does not know
+FAILED, MISUSED, INTERRUPTED, UNREAD = (
+    1,
+    2,
+    130,
+    141,
+)  # exit codes beside 0; tyro ends with 2 for options that it does not know
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = tyro.cli(run, args=options, prog=" ".join(path))
         if chosen is not None:
             code: int = chosen.run(shlex.join(["softrank", *path[1:], *words]))
+            sys.stdout.flush()
             return code
+        sys.stdout.flush()
+    except (
+        BrokenPipeError
+    ):  # who reads the output has left, as `head` does; what is left of it must not be told at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
     except (ValueError, TypeError, ImportError, OSError, FloatingPointError) as error:
         print(f"softrank: error: {error}", file=sys.stderr)
         return MISUSED if isinstance(error, ValueError | TypeError | FileNotFoundError) else FAILED
