@@ -77,7 +77,7 @@ def test_equal_costs_and_costs_that_are_all_infinite_give_no_gradient(objective)
 
 def test_objectives_are_json_with_their_kind():
     assert objective_to_json("likelihood") == "likelihood"
-    fields = {"draws": 8, "temperature": 1.0, "polish": 0, "rebuilt": 0}
+    fields = {"draws": 8, "temperature": 1.0, "polish": 0, "rebuilt": 0, "drawn_by": "average"}
     assert objective_to_json(SelfLabel(8)) == {"kind": "self-label", **fields}
     assert objective_to_json(Reinforce(8, 0.1)) == {"kind": "reinforce", "draws": 8, "entropy": 0.1}
     expected = {"kind": "preference", "draws": 8, "law": "plackett-luce", "sharpness": 0.1}

@@ -46,8 +46,9 @@ DATA = {
     "recognition, 1998): lists are drawn from its training images; evaluations use its test images.",
     "jigsaw": "CIFAR-10 (A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009): training images; "
     "evaluations use its test images.",
-    "tsp": "Uniform instances of `softrank generate tsp`, with near-optimal tours; evaluations use files "
-    "of optimal tours.",
+    "tsp": "Uniform instances of `softrank generate tsp`, with near-optimal tours (where a command has `--seconds`, by "
+    "fast-tsp, as 0.1.0 did); evaluations use files of optimal tours, and for 100 nodes near-optimal ones: "
+    "`softrank generate tsp tsp100_seed1001.txt --count 256 --num-nodes 100 --seed 1001 --rounds 20000`.",
     "preferences": "Ballots of PrefLib (N. Mattei, T. Walsh, PrefLib: A Library for Preferences, 2013).",
 }
 
