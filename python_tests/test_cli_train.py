@@ -121,8 +121,7 @@ def test_train_on_jobs_without_right_orders(ballots, capfd):
              "--batch-size", "4", "--output", "run", "--self-label.draws", "3", *SMALL]  # fmt: skip
     assert main([*words, "--evaluate-every", "4", "--evaluate-count", "4"]) == 0
     record = json.loads((ballots / "run" / "run.json").read_text())
-    wanted = {"kind": "self-label", "draws": 3, "temperature": 1.0, "polish": 0, "rebuilt": 0,
-              "drawn_by": "average"}
+    wanted = {"kind": "self-label", "draws": 3, "temperature": 1.0, "polish": 0, "rebuilt": 0, "drawn_by": "average"}
     assert record["config"]["objective"] == wanted
     assert "held out: cost" in capfd.readouterr().err
     other = [*words, "--objective", "reinforce", "--reinforce.entropy", "0.1", "--restart"]
