@@ -49,12 +49,8 @@ COMMANDS: dict[str, Any] = {
     "walk": walk,
     "completion": completion,
 }
-FAILED, MISUSED, INTERRUPTED, UNREAD = (
-    1,
-    2,
-    130,
-    141,
-)  # exit codes beside 0; tyro ends with 2 for options that it does not know
+# Exit codes beside 0; tyro ends with 2 for options that it does not know.
+FAILED, MISUSED, INTERRUPTED, UNREAD = 1, 2, 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,9 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return code
         sys.stdout.flush()
-    except (
-        BrokenPipeError
-    ):  # who reads the output has left, as `head` does; what is left of it must not be told at exit
+    except BrokenPipeError:
+        # Who reads the output has left, as `head` does; flushing the rest of it at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     except (ValueError, TypeError, ImportError, OSError, FloatingPointError) as error:
