@@ -111,6 +111,8 @@ def test_embedder_errors():
         SoftRankModel(named, nn.Linear(2, 16))
     with pytest.raises(ValueError, match=r"embedder kind must be one of linear, learned, .*got 'cnn'"):
         make_embedder(16, {"kind": "cnn"})
+    with pytest.raises(ValueError, match=r"embedder kind must be one of linear, .*got \['linear'\]"):
+        make_embedder(16, {"kind": ["linear"]})
     with pytest.raises(ValueError, match=r"embedder of kind 'linear' does not take \{'sizes': 2\}"):
         make_embedder(16, {"kind": "linear", "sizes": 2})
     with pytest.raises(ValueError, match=r"items must be \(B, N, 2\) float, got \(1, 3, 2\) torch.int64"):

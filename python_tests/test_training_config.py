@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from softrank_ext.training import TrainConfig, rate_at
+from softrank_ext.training import SelfLabel, TrainConfig, rate_at
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,24 @@ from softrank_ext.training import TrainConfig, rate_at
         ("schedule", "linear", "schedule must be one of 'cosine', 'transformer', 'constant', got 'linear'"),
         ("optimizer", "sgd", "optimizer must be one of 'muon', 'adamw', got 'sgd'"),
         ("matrix_rate", -1.0, "matrix_rate must be at least 0 and finite, got -1.0"),
+        ("prior_share", 1.0, "prior_share must be at least 0 and below 1, got 1.0"),
         ("best_is", "good", "best_is must be one of 'lowest', 'highest', got 'good'"),
     ],
 )
 def test_says_what_is_wrong(field, value, message):
     with pytest.raises(ValueError, match=message):
         TrainConfig(**{field: value})
+
+
+@pytest.mark.parametrize("other", [{"times": "all"}, {"objective": "lookalike"}])
+def test_a_share_at_time_one_needs_drawn_times(other):
+    with pytest.raises(ValueError, match='prior_share needs times="drawn" and another objective than "lookalike"'):
+        TrainConfig(prior_share=0.5, **other)
+
+
+def test_the_drawer_of_labels_is_one_of_two():
+    with pytest.raises(ValueError, match="drawn_by must be one of 'average', 'model', got 'teacher'"):
+        SelfLabel(drawn_by="teacher")
 
 
 def test_rates():
