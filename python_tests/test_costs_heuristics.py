@@ -195,6 +195,12 @@ def test_rows_and_seeds():
     alone = [iterated_greedy(items[r : r + 1], start[r : r + 1], Makespan(), rounds=5, seed=3 + r) for r in range(6)]
     assert torch.equal(found, torch.cat(alone))
     assert not torch.equal(found, iterated_greedy(items, start, Makespan(), rounds=5, seed=4))
+    drawn = int(torch.randint(2**63 - 1, (), generator=torch.Generator().manual_seed(4)))
+    by_generator, by_number = (
+        iterated_greedy(items, start, Makespan(), rounds=5, seed=seed)
+        for seed in (torch.Generator().manual_seed(4), drawn)
+    )
+    assert torch.equal(by_generator, by_number) and not torch.equal(found, by_generator)
 
 
 @pytest.mark.skipif(uses_reference(), reason="of the compiled search")

@@ -94,6 +94,12 @@ def test_the_same_seed_and_rounds_give_the_same_tours():
     assert torch.equal(first.order, again.order)
     assert bool((cost(items, first.order[:, 0]) <= cost(items, start)).all())
     assert other.order.shape == first.order.shape
+    drawn = int(torch.randint(2**63 - 1, (), generator=torch.Generator().manual_seed(4)))
+    by_generator, by_number, without = (
+        iterated_local_search(items, start, cost, rounds=1, seed=seed)
+        for seed in (torch.Generator().manual_seed(4), drawn, 0)
+    )
+    assert torch.equal(by_generator.order, by_number.order) and not torch.equal(by_generator.order, without.order)
 
 
 @pytest.mark.parametrize("size", (0, 1, 2, 3, 4))

@@ -339,19 +339,14 @@ def test_seeds_by_generators():
         return torch.Generator().manual_seed(3)
 
     drawn = int(torch.randint(2**63 - 1, (), generator=generator()))
-    assert noise.seed_of(generator()) == noise.seed_of(noise.NO_SEED, generator()) == drawn
+    assert noise.seed_of(generator()) == drawn
     used, fresh = generator(), generator()
     noise.seed_of(used)
     fresh_numbers = torch.randint(2**63 - 1, (2,), generator=fresh)
     assert noise.seed_of(used) == int(fresh_numbers[1]), "one number is taken"
-    assert noise.seed_of(7) == 7 and noise.seed_of(noise.NO_SEED) == 0
+    assert noise.seed_of(7) == 7
     state = torch.get_rng_state()
     noise.seed_of(generator())
     assert torch.equal(state, torch.get_rng_state()), "torch's own generator is left alone"
-    for seed in (0, 7, generator()):
-        with pytest.raises(ValueError, match=r"^seed must not be given beside generator, which draws it$"):
-            noise.seed_of(seed, generator())
-    with pytest.raises(TypeError, match="generator must be Generator, got int"):
-        noise.seed_of(noise.NO_SEED, 3)
     with pytest.raises(ValueError, match="seed must be a 64-bit integer, got None"):
         noise.seed_of(None)

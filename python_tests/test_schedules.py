@@ -179,7 +179,7 @@ ERRORS = {
     "itself": (TIMES, {"before": [(1, 1)]}, "before contradicts itself: '1' before '1'"),
     "not pairs": (TIMES, {"before": [(1, 2, 3)]}, r"before must be pairs of jobs, \(first, later\)"),
     "cost": (TIMES, {"cost": "makespam"}, "cost must be one of 'makespan', .* or a function, got 'makespam'"),
-    "two seeds": (TIMES, {"seed": 0, "generator": torch.Generator()}, "seed must not be given beside generator"),
+    "seed": (TIMES, {"seed": None}, "seed must be a 64-bit integer, got None"),
     "seconds": (TIMES, {"seconds": 0}, "seconds must be positive and finite, got 0"),
     "three dimensions": (np.ones((2, 2, 2)), {}, r"jobs must be \(N, M\) times .*, got an array \(2, 2, 2\)"),
     "two columns": (np.ones((2, 2)), {"cost": "weighted_tardiness"}, r"jobs must be \(N, 3\): time, weight and due"),
@@ -203,7 +203,7 @@ def test_a_generator_draws_the_seed(monkeypatch):
             super().__post_init__()
 
     monkeypatch.setattr(schedules, "JobSearch", Spy)
-    for given in ({}, {"seed": 7}, {"generator": torch.Generator().manual_seed(4)}):
+    for given in ({}, {"seed": 7}, {"seed": torch.Generator().manual_seed(4)}):
         schedule(TIMES[:4], seconds=FAST, model=None, **given)
     assert seeds == [0, 7, int(torch.randint(2**63 - 1, (), generator=torch.Generator().manual_seed(4)))]
 

@@ -39,6 +39,9 @@ def test_a_drawn_walk_goes_from_the_clean_order_to_the_noise_of_a_sample():
     torch.testing.assert_close(walk.soft_ranks[0], torch.tensor([1, 0, 2 / 3, 1 / 3]))
     torch.testing.assert_close(walk.soft_ranks[-1], noise.uniform(3, torch.tensor([0]), 0, 4, stream=PRIOR)[0])
     assert not torch.equal(walk.soft_ranks, show.draw_walk(4, 10, seed=4, clean_order=clean).soft_ranks)
+    drawn = int(torch.randint(2**63 - 1, (), generator=torch.Generator().manual_seed(5)))
+    by_generator, by_number = (show.draw_walk(4, seed=seed) for seed in (torch.Generator().manual_seed(5), drawn))
+    assert torch.equal(by_generator.soft_ranks, by_number.soft_ranks)
     with pytest.raises(ValueError, match=r"clean_order must be a \(3,\) tensor of int64, got \(4,\) int64"):
         show.draw_walk(3, clean_order=clean)
 

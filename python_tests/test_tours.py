@@ -121,7 +121,7 @@ class TestRight:
     def test_a_generator_draws_the_seed(self):
         drawn = int(torch.randint(2**63 - 1, (), generator=torch.Generator().manual_seed(4)))
         options = {"metric": "plane", "rounds": 0, "model": None}  # the start itself, random by seed
-        by_generator = plan_tour(points(20), generator=torch.Generator().manual_seed(4), **options)
+        by_generator = plan_tour(points(20), seed=torch.Generator().manual_seed(4), **options)
         assert np.array_equal(by_generator.order, plan_tour(points(20), seed=drawn, **options).order)
         assert not np.array_equal(by_generator.order, plan_tour(points(20), **options).order)
         assert np.array_equal(plan_tour(points(20), **options).order, plan_tour(points(20), seed=0, **options).order)
@@ -238,7 +238,6 @@ class TestBadInput:
             (points(3), {"forbidden": [(0, 5)]}, "constraints must name places from -3 to 2, got 5"),
             (points(3), {"k": 0}, "k must be an integer from 1 to 100, got 0"),
             (points(3), {"seconds": 0}, "seconds must be positive and finite, got 0"),
-            (points(3), {"seed": 0, "generator": torch.Generator()}, "seed must not be given beside generator"),
             (points(3), {"closed": "yes"}, "closed must be True or False, got 'yes'"),
         ),
     )  # fmt: skip

@@ -76,8 +76,7 @@ def log_likelihood(
     steps: int | None = None,
     process: Process | None = None,
     decode: Draw = Draw(),
-    seed: int | torch.Generator = noise.NO_SEED,
-    generator: torch.Generator | None = None,
+    seed: int | torch.Generator = 0,
 ) -> LikelihoodEstimate:
     """Estimate the log-probability that `sample`, with the same settings, returns an order.
 
@@ -87,8 +86,8 @@ def log_likelihood(
     num_samples: weighted trajectories per instance. guidance: from 0 (runs of the model as they are) to below 1: how
     much trajectories are led to the order, see the file's head. inner_samples: predictions per step that guided steps
     are weighed with; each takes as long as a step of `sample`. steps, process, decode: as in `sample`; orders are
-    drawn, `Draw(temperature)`. seed: any 64-bit integer; the same seed gives the same estimate.
-    generator: draws the seed instead.
+    drawn, `Draw(temperature)`. seed: any 64-bit integer, or a torch.Generator that draws one; the same
+    seed gives the same estimate.
     """
     if not isinstance(model, SoftRankModel):
         raise ValueError(f"model must be a SoftRankModel, got {type(model).__name__}")
@@ -104,7 +103,7 @@ def log_likelihood(
     check_limited("num_samples", num_samples, 2, MOST_TRAJECTORIES)
     check_integer("inner_samples", inner_samples, 1)
     check_share("guidance", guidance)
-    seed = noise.seed_of(seed, generator)
+    seed = noise.seed_of(seed)
     if guidance > 0 and chosen.noise_scale == 0:
         raise ValueError("noise_scale must be positive, or guidance 0, got 0")
     check_slots(order, mask)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import FLOAT_DTYPES, check_instance, check_integer, check_seed, check_tensor, dtype_name
+from softrank_ext.checks import FLOAT_DTYPES, check_integer, check_seed, check_tensor, dtype_name
 from softrank_ext.ops.library import call_op
 
 PRIOR_STREAM = 0  # z_prior, where the reverse process starts
@@ -24,24 +24,11 @@ SEARCH_STREAM = 6  # which part of an order is drawn again, and whether the resu
 MOST_NUMBERS = 2**29  # that one call may draw
 
 
-class _NotGiven(int):
-    """A seed of 0 that nobody gave."""
+def seed_of(seed: int | torch.Generator) -> int:
+    """The seed, checked, or the one that a generator given as the seed draws.
 
-
-NO_SEED = _NotGiven(0)  # the default seed of calls that also take a generator
-
-
-def seed_of(seed: int | torch.Generator, generator: torch.Generator | None = None) -> int:
-    """The seed, checked, or the one that a generator draws, whichever of the two arguments it comes as.
-
-    Nothing else is taken from the generator: one number, so the next call with it has another seed. Raises ValueError
-    if both are given; a seed that is `NO_SEED` was not.
+    Nothing else is taken from the generator: one number, so the next call with it has another seed.
     """
-    if generator is not None:
-        check_instance("generator", generator, torch.Generator)
-        if seed is not NO_SEED:
-            raise ValueError("seed must not be given beside generator, which draws it")
-        seed = generator
     if isinstance(seed, torch.Generator):
         return int(torch.randint(2**63 - 1, (), generator=seed, device=seed.device))
     return check_seed(seed)

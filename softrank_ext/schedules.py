@@ -145,8 +145,7 @@ def schedule(
     weight: str = "weight",
     before: Sequence[tuple[Any, Any]] = (),
     model: str | OrderModel | None = "bundled",
-    seed: int | torch.Generator = noise.NO_SEED,
-    generator: torch.Generator | None = None,
+    seed: int | torch.Generator = 0,
 ) -> Schedule:
     """Put jobs in an order of low cost.
 
@@ -160,8 +159,8 @@ def schedule(
     of the jobs' names; None for one called job, name or id, or else rows are numbered. time, due, weight: columns for
     weighted tardiness; without a column for weights all are 1. before: pairs (a, b) of names: a comes before b.
     model: "bundled" for the one that fits the cost, if there is one; a model, its folder, or None for search alone.
-    seed: another seed, another search; the time decides how far it comes, so results may differ between calls.
-    generator: draws the seed instead.
+    seed: another seed, another search, or a torch.Generator that draws it; the time decides how far a search comes, so
+    results may differ between calls.
 
     Ctrl-C returns the best order found so far. Raises ValueError or TypeError, saying what is wanted.
 
@@ -169,7 +168,7 @@ def schedule(
     >>> plan.order, plan.cost, plan.to_frame()
     """
     check_positive("seconds", seconds)
-    seed = noise.seed_of(seed, generator)
+    seed = noise.seed_of(seed)
     if not callable(cost) and cost not in COSTS:
         raise ValueError(f"cost must be one of {', '.join(map(repr, COSTS))} or a function, got {cost!r}")
     columns = _columns_of(jobs, cost)

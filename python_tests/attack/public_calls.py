@@ -172,7 +172,7 @@ def public_calls() -> list[tuple[str, Callable[..., Any], dict[str, Any]]]:
         ("permutations.check_order", permutations.check_order, {"order": order()}),
         ("permutations.chamber_margin", permutations.chamber_margin, {"soft_ranks": rand(B, N), "mask": mask()}),
         ("noise.uniform", noise.uniform, {"seed": 1, "samples": torch.arange(3), "step": 0, "count": 4, "stream": 1}),
-        ("noise.seed_of", noise.seed_of, {"seed": 1, "generator": None}),
+        ("noise.seed_of", noise.seed_of, {"seed": 1}),
         ("noise.normal", noise.normal, {"seed": 1, "samples": torch.arange(3), "step": 0, "count": 4}),
         ("metrics.kendall_tau", metrics.kendall_tau, orders),
         ("metrics.accuracy", metrics.accuracy, orders),

@@ -12,7 +12,6 @@ from softrank_ext.checks import (
     check_integer,
     check_not_negative,
     check_positive,
-    check_seed,
     check_tensor,
     described,
 )
@@ -21,6 +20,7 @@ from softrank_ext.costs.form import Cost, costs_of
 from softrank_ext.costs.moves import search_in_batches
 from softrank_ext.costs.problems import LinearOrdering, Makespan, Problem, TotalFlowTime, WeightedTardiness
 from softrank_ext.costs.tours import MatrixTourLength, TourLength, check_sizes
+from softrank_ext.noise import seed_of
 from softrank_ext.permutations import check_order, check_range
 
 
@@ -120,7 +120,7 @@ def iterated_greedy(
     removed: int = 4,
     temperature: float = 0.4,
     constraints: Constraining = None,
-    seed: int = 0,
+    seed: int | torch.Generator = 0,
 ) -> Tensor:
     """Orders (B, N) by iterated greedy search (Ruiz and Stuetzle), the best that each row met.
 
@@ -128,6 +128,7 @@ def iterated_greedy(
     dearer order is accepted with the probability of annealing at `temperature` tenths of a typical time (of a typical
     weighted time for tardiness, of the cost per item for other costs). rounds, seconds: how long, for each row; at
     least one of them. With rounds alone the same seed gives the same orders, whatever the other rows are.
+    seed: any 64-bit integer, or a torch.Generator that draws one.
     constraints: pairs that the orders keep, `Constraints(before=...)`; `order` must keep them to begin with.
     Compiled for the costs of `costs.problems`; other costs are asked for parts of an instance, see `insert_in_turn`.
     """
@@ -140,7 +141,7 @@ def iterated_greedy(
         check_not_negative("seconds", seconds)
     check_integer("removed", removed, 1)
     check_positive("temperature", temperature)
-    check_seed(seed)
+    seed = seed_of(seed)
     _check_items(items, order, cost)
     before = _before_of(constraints, items)
     if before is not None and not bool(Rules(before, None, None).kept_by(order).all()):

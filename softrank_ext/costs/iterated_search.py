@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from softrank_ext._libraries import compiled_module, has_compiled_module
-from softrank_ext.checks import check_instance, check_integer, check_number, check_positive, check_seed
+from softrank_ext.checks import check_instance, check_integer, check_number, check_positive
 from softrank_ext.constraints import Constraints, Rules, rules_of
 from softrank_ext.costs.form import costs_of
 from softrank_ext.costs.moves import search_in_batches
 from softrank_ext.costs.tours import MatrixTourLength, TourLength, check_sizes
+from softrank_ext.noise import seed_of
 from softrank_ext.permutations import check_order
 
 # Longer by so many mean legs is accepted with probability 1 / e, at first and at last.
@@ -50,14 +51,15 @@ def iterated_local_search(
     kept: int = 1,
     difference: float = 0.1,
     neighbours: int = 10,
-    seed: int = 0,
+    seed: int | torch.Generator = 0,
 ) -> FoundTours:
     """The shortest tours that a search from each of the tours (B, N) comes across; none longer than its start.
 
     items: (B, N, ...), as the cost reads them. constraints: rules that the tours keep, and must keep to begin with.
     rounds, seconds: when each row ends, by default after 1,000 rounds; rows share the threads, and the seconds are
     those of the whole call. kept: how many tours, of which any two differ in a share `difference` of their legs.
-    neighbours: as in `local_search`. The same seed and rounds give the same tours. Ctrl-C returns the best so far.
+    neighbours: as in `local_search`. The same seed and rounds give the same tours; a torch.Generator draws the
+    seed. Ctrl-C returns the best so far.
     """
     check_order(order)
     check_instance("cost", cost, (TourLength, MatrixTourLength))
@@ -66,7 +68,7 @@ def iterated_local_search(
     check_integer("kept", kept, 1, MOST_KEPT)
     check_integer("neighbours", neighbours, 1)
     check_number("difference", difference, "from 0 to 1", 0 <= difference <= 1)
-    check_seed(seed)
+    seed = seed_of(seed)
     if rounds is not None:
         check_integer("rounds", rounds, 0)
     if seconds is not None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from softrank_ext import ops
 from softrank_ext.checks import check_integer, check_tensor
-from softrank_ext.noise import BRIDGE_STREAM, TRAINING_STREAM, RowNoise
+from softrank_ext.noise import BRIDGE_STREAM, TRAINING_STREAM, RowNoise, seed_of
 from softrank_ext.permutations import ranks_of
 from softrank_ext.processes import Bridge
 from softrank_ext.processes.bridge import lift_to_grid
@@ -34,16 +34,22 @@ class Walk(NamedTuple):
 
 
 def draw_walk(
-    items: int, steps: int = 200, *, process: Bridge = Bridge(), seed: int = 0, clean_order: Tensor | None = None
+    items: int,
+    steps: int = 200,
+    *,
+    process: Bridge = Bridge(),
+    seed: int | torch.Generator = 0,
+    clean_order: Tensor | None = None,
 ) -> Walk:
     """One path of the bridge between a clean order and noise.
 
-    process: its noise scale and prior. clean_order: (items,) int64, None for a random one. The noise is what `sample`
-    with this seed starts its first sample from. The path is drawn from time 1 down to 0, each value given the one
-    before (`Bridge.step_back` with the true clean end), so that it is one path and not a set of unrelated marginals.
+    process: its noise scale and prior. seed: any 64-bit integer, or a torch.Generator that draws one. clean_order:
+    (items,) int64, None for a random one. The noise is what `sample` with this seed starts its first sample from. The
+    path is drawn from time 1 down to 0, each value given the one before (`Bridge.step_back` with the true clean end),
+    so that it is one path and not a set of unrelated marginals.
     """
     check_integer("items", items, 1)
-    row = RowNoise(seed, torch.tensor([0]), items)
+    row = RowNoise(seed_of(seed), torch.tensor([0]), items)
     if clean_order is None:
         order, _ = ops.decode_chamber(row.uniform(0, TRAINING_STREAM))
     else:

@@ -59,8 +59,7 @@ def plan_tour(
     seconds: float = 1.0,
     rounds: int | None = None,
     model: str | Path | OrderModel | None = "tsp",
-    seed: int | torch.Generator = noise.NO_SEED,
-    generator: torch.Generator | None = None,
+    seed: int | torch.Generator = 0,
 ) -> Tour:
     """A short tour through places.
 
@@ -73,8 +72,8 @@ def plan_tour(
     delivery), the one before the other; also a table with two columns. groups: places visited one right after another.
     forbidden: (place, when), never visited at that point of the tour, 0 for the first and -1 for the last.
     k: so many different good tours, as far as there are, in `Tour.others`. seconds: to think, on all threads of torch;
-    or rounds: of the search, repeatable by `seed` on any machine. Ctrl-C returns the best so far.
-    generator: draws the seed instead.
+    or rounds: of the search, repeatable by `seed` on any machine. seed: any 64-bit integer, or a torch.Generator that
+    draws one. Ctrl-C returns the best so far.
 
     model: draws tours to start from, if the places are like those that it was trained on; None for none.
     `Tour.answered_by` says which one did, or why none. Reading it, the first time, does not count as thinking.
@@ -86,7 +85,7 @@ def plan_tour(
     check_bool("closed", closed)
     check_integer("k", k, 1, 100)
     check_positive("seconds", seconds)
-    seed = noise.seed_of(seed, generator)
+    seed = noise.seed_of(seed)
     if rounds is not None:
         check_integer("rounds", rounds, 0)
     found = places_of(places, metric)
