@@ -37,7 +37,10 @@ def written(path, seed=0):
 def test_train_and_rank(tmp_path, capsys):
     train, new, model = written(tmp_path / "train.csv"), written(tmp_path / "new.csv", 1), tmp_path / "model"
     words = ["rank", str(train), "--group", "query", "--label", "grade", "--features", "x", "--output", str(model)]
-    assert main(words) == 0
+    assert main([*words, "--report", str(tmp_path / "none" / "report.html")]) == 2
+    assert "none is not a folder: make it first" in capsys.readouterr().err and not model.exists()
+    assert main([*words, "--report", str(tmp_path / "report.html")]) == 0
+    assert '"title":"Ranking of train.csv"' in (tmp_path / "report.html").read_text(encoding="utf-8")
     said = capsys.readouterr().out
     assert "5 members trained on 8 groups of 5 to 5 rows" in said and f"saved in {model}" in said
     assert main(["rank", str(new), "--model", str(model)]) == 0

@@ -505,6 +505,8 @@ def test_report(ranker, tmp_path):
     assert "<th scope='row'>NDCG@10</th>" in report._repr_html_()
     assert RankingReport.from_json(json.loads(json.dumps(report.to_json()))) == report
     assert report.to_frame()["name"].tolist()[0] == "ndcg@1"
+    report.save_html(tmp_path / "report.html", "A <title>")
+    assert '"title":"A \\u003ctitle>"' in (tmp_path / "report.html").read_text(encoding="utf-8")
     report.plot(str(tmp_path / "report.png"))
     assert (tmp_path / "report.png").stat().st_size > 5000
 

@@ -6,7 +6,7 @@ import math
 import subprocess
 import sys
 import time
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -325,6 +325,20 @@ class TestShown:
             tour.plot().savefig(tmp_path / "tour.png")
             assert (tmp_path / "tour.png").stat().st_size > 5000
         assert plan_tour(points(1), metric="plane").plot() is not None
+
+    def test_names_in_the_plot_do_not_overlap(self):
+        pytest.importorskip("matplotlib")
+        random = np.random.default_rng(0)
+        near = np.concatenate((random.normal(0.2, 0.02, (30, 2)), random.random((40, 2))))
+        places = {"x": near[:, 0], "y": near[:, 1], "name": [f"Warehouse {number}" for number in range(70)]}
+        figure = plan_tour(places, metric="plane", **ROUNDS).plot()
+        figure.draw_without_rendering()
+        names = [text for text in figure.axes[0].texts if text.get_text().startswith("Warehouse")]
+        boxes = [text.get_window_extent() for text in names]
+        assert 10 < len(names) < 70 and names[0].get_text() == "Warehouse 0"
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+        marks = figure.axes[0].transData.transform(near)
+        assert not any(box.contains(*mark) for box in boxes for mark in marks)
 
     @needs_browser
     def test_the_page_in_a_browser(self, tmp_path):

@@ -344,7 +344,7 @@ UNCALLED = {
     "takes no argument, or registers what is given": ("build_info", "model_class", "model_types", "register_model"),
     "draws what it is given into a picture or a page": (
         "improvement_page", "page_of", "plot_calibration", "plot_jigsaw", "plot_pairwise", "plot_rank_interval", "plot_soft_ranks",
-        "plot_sorting", "plot_there_and_back", "plot_top_k", "plot_tour", "plot_walk", "save_figure", "plot_schedule", "schedule_page", "plot_places", "plot_ranking_report",
+        "plot_sorting", "plot_there_and_back", "plot_top_k", "plot_tour", "plot_walk", "save_figure", "plot_schedule", "schedule_page", "plot_places", "plot_ranking_report", "ranking_page",
     ),
 }  # fmt: skip
 _ROOMS = ("", ".permutations", ".noise", ".processes", ".constraints", ".choices", ".laws", ".metrics", ".costs", ".batch",

@@ -36,6 +36,8 @@ class RankCommand:
     """Training: a CSV file of groups to stop early on; by default a part of the training groups."""
     output: Path | None = None
     """Training: the folder to save the ranker in."""
+    report: Path | None = None
+    """Training: an HTML file to write, a page with NDCG, calibration and sharpness."""
     model: Path | None = None
     """Ranking: the folder of a saved ranker."""
     ranked: Path | None = None
@@ -60,9 +62,13 @@ class RankCommand:
             raise ValueError("training needs --label, the column of grades, places or clicks")
         if self.quota is not None or self.ranked is not None:
             raise ValueError("--quota and --ranked are for ranking with --model")
+        if self.report is not None and not self.report.parent.is_dir():
+            raise FileNotFoundError(f"{self.report.parent} is not a folder: make it first")
         ranker = Ranker(list(self.features) or None, self.group, self.label, labels=self.labels, seed=self.seed)
         ranker.fit(self.table, validation=self.validation)
         ranker.save(output)
+        if self.report is not None:
+            ranker.report().save_html(self.report, f"Ranking of {self.table.name}")
         report = ranker.report_
         lines = [repr(ranker), *([] if report is None else [repr(report)])]
         lines.append(f"saved in {output}; rank new rows with: softrank rank NEW.csv --model {output} > ranked.csv")
@@ -74,7 +80,7 @@ class RankCommand:
         from softrank_ext.ranking import Ranker
         from softrank_ext.tables import write_csv
 
-        given = [name for name in ("group", "label", "validation") if getattr(self, name) is not None]
+        given = [name for name in ("group", "label", "validation", "report") if getattr(self, name) is not None]
         if given or self.features:
             raise ValueError(f"--{(given or ['features'])[0]} is for training: the ranker knows its columns")
         assert self.model is not None

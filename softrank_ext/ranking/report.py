@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,12 @@ class RankingReport:
         if path is not None:
             save_figure(figure, path)
         return figure
+
+    def save_html(self, path: str | Path, title: str = "Ranking report") -> None:
+        """Write a page with calibration, sharpness and NDCG: one file, without network."""
+        from softrank_ext.show import ranking_page
+
+        Path(path).write_text(ranking_page(self, title), encoding="utf-8")
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON can hold it."""

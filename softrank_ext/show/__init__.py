@@ -7,7 +7,7 @@ from softrank_ext.show.answers import plot_calibration, plot_pairwise, plot_rank
 from softrank_ext.show.improvement import improvement_page
 from softrank_ext.show.instances import plot_jigsaw, plot_sorting, plot_tour
 from softrank_ext.show.page import page_of
-from softrank_ext.show.ranking import plot_places, plot_ranking_report
+from softrank_ext.show.ranking import plot_places, plot_ranking_report, ranking_page
 from softrank_ext.show.schedules import plot_schedule, schedule_page
 from softrank_ext.show.soft_ranks import plot_soft_ranks, plot_there_and_back
 from softrank_ext.show.style import save_figure
@@ -31,6 +31,7 @@ __all__ = [
     "plot_top_k",
     "plot_tour",
     "plot_walk",
+    "ranking_page",
     "save_figure",
     "schedule_page",
     "swapped_pairs",

@@ -44,5 +44,4 @@ def improvement_page(found: Improved, points: Tensor, *, row: int = 0, best: flo
     }  # fmt: skip
     if best is not None:
         data["best"] = best
-    # "<" cannot end the script element that holds the data, nor begin a comment in it.
     return filled_page("improvement.html", data)

@@ -52,7 +52,6 @@ def page_of(
     if true_order is not None:
         data["true_order"] = _right_items(true_order, total, real)
     data |= _picture_of(items, layout, total, real)
-    # "<" cannot end the script element that holds the data, nor begin a comment in it.
     return filled_page("trajectory.html", data)
 
 

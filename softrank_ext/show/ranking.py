@@ -1,10 +1,12 @@
-"""Rankings of tables as pictures: what a report says, and the intervals of one group."""
+"""Rankings of tables as pictures: a report, also as a page (`ranking.html`), and the intervals of one group."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from softrank_ext.ranking import RankingReport
 from softrank_ext.show.style import OURS, WRONG, axes_or_new, figure_of
+from softrank_ext.show.templates import filled_page
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +35,30 @@ def plot_ranking_report(report: RankingReport) -> "Figure":
     panels[3].set(ylim=(0, 1))
     panels[3].set_title("NDCG", fontsize="medium")
     return figure
+
+
+def ranking_page(report: RankingReport, title: str = "Ranking report") -> str:
+    """One self-contained HTML page: calibration of the probabilities, how sharp they are, and NDCG."""
+    curves = (
+        ("first", "Is a row first?", "a row is first", report.p_top1),
+        ("top3", "Is it among the first three?", "a row is among the first three", report.p_top3),
+        ("interval", "Is its place inside the interval?", "the place is inside", report.interval),
+    )
+    groups, rows = report.groups, report.rows
+    best = max(report.ndcg)
+    data = {
+        "title": title,
+        "sum": (
+            f"Measured on {groups} group{'s' * (groups != 1)} with {rows} rows ({report.source}): NDCG@{best} "
+            f"{report.ndcg[best]:.3f} ± {report.ndcg_error[best]:.3f}. Sharpness: an interval spans "
+            f"{100 * report.width:.0f} % of its group."
+        ),
+        "rows": rows,
+        "curves": [{"id": one, "title": named, "event": event, "curve": asdict(curve)}
+                   for one, named, event, curve in curves],
+        "ndcg": [{"k": k, "mean": report.ndcg[k], "error": report.ndcg_error[k]} for k in report.ndcg],
+    }  # fmt: skip
+    return filled_page("ranking.html", data)
 
 
 def plot_places(

@@ -66,7 +66,6 @@ def schedule_page(plan: "Schedule", title: str) -> str:
         data["bound"] = plan.bound
     if plan.due is not None:
         data["due"] = plan.due.tolist()
-    # "<" cannot end the script element that holds the data, nor begin a comment in it.
     return filled_page("schedule.html", data)
 
 

@@ -13,9 +13,11 @@ from softrank_ext.tours.places import on_a_map
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
-MOST_LABELS = 40  # names on a map; more would cover each other
+MOST_NAMED = 400  # places whose names are tried on a map: each is compared with all others
 MOST_ARROWS = 200
+_BESIDE = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1))  # where a name may stand: right, up
 
 
 def plot_tour(tour: Tour, axes: "Axes | None" = None) -> "Figure":
@@ -31,17 +33,38 @@ def plot_tour(tour: Tour, axes: "Axes | None" = None) -> "Figure":
         axes.annotate("", middle + (stop - begin) / 50, middle - (stop - begin) / 50, arrowprops=arrow)
     axes.scatter(way[:, 0], way[:, 1], s=22, color=OURS, zorder=3)
     axes.scatter(way[:1, 0], way[:1, 1], s=90, marker="s", color=WRONG, zorder=4, label=f"start: {tour.stops[0]}")
-    if len(way) <= MOST_LABELS:
-        for point, name in zip(way, tour.stops, strict=True):
-            axes.annotate(name, point, xytext=(4, 4), textcoords="offset points", fontsize="x-small")
     axes.set_aspect("equal", "datalim")
     axes.set(xticks=[], yticks=[])
     axes.margins(0.08)
     _draw_scale(axes, points, tour.unit)
     unit = f" {tour.unit}" if tour.unit else ""
     axes.set_title(f"{len(way)} places, {tour.length:.4g}{unit}", fontsize="medium")
-    axes.legend(loc="best", fontsize="small")
+    _name_places(axes, way, tour.stops, axes.legend(loc="best", fontsize="small"))
     return figure_of(axes)
+
+
+def _name_places(axes: "Axes", way: np.ndarray, names: list[str], legend: "Legend") -> None:
+    """Names beside their places where they cover neither another name nor a place; the others are left out."""
+    figure_of(axes).draw_without_rendering()  # from here on it is known where on the picture a place is
+    frame = axes.get_window_extent().extents
+    spots = axes.transData.transform(way)
+    half = 3 * figure_of(axes).dpi / 72  # of a mark
+    # Left, bottom, right, top: of the marks and the legend at first, then of the names too.
+    covered = [*np.column_stack((spots - half, spots + half)), legend.get_window_extent().extents]
+    for place, name in enumerate(names[:MOST_NAMED]):
+        for x, y in _BESIDE:
+            text = axes.annotate(
+                name, way[place], xytext=(5 * x, 5 * y), textcoords="offset points", fontsize="x-small",
+                ha=("right", "center", "left")[x + 1], va=("top", "center", "bottom")[y + 1],
+            )  # fmt: skip
+            left, bottom, right, top = box = text.get_window_extent().extents
+            others = np.array([other for number, other in enumerate(covered) if number != place])
+            apart = (right < others[:, 0]) | (others[:, 2] < left) | (top < others[:, 1]) | (others[:, 3] < bottom)
+            is_inside = left > frame[0] and bottom > frame[1] and right < frame[2] and top < frame[3]
+            if apart.all() and is_inside:
+                covered.append(box)
+                break
+            text.remove()
 
 
 def _draw_scale(axes: "Axes", points: np.ndarray, unit: str) -> None:
@@ -90,5 +113,4 @@ def tour_page(tour: Tour, title: str = "Tour") -> str:
         "told": f"{tour.certainty} {tour.answered_by}",
         "isLaidOut": tour.places.points is None,
     }
-    # "<" cannot end the script element that holds the data, nor begin a comment in it.
     return filled_page("tour.html", data)
