@@ -1019,7 +1019,7 @@ def test_a_large_search_for_a_completion_is_quick():
 
 
 @needs_compiled
-def test_a_search_ends_in_seconds_though_nothing_can_interrupt_it():
+def test_a_search_ends_in_seconds():
     """Half of all places forbidden at random and 60 groups: few states, each of which takes long."""
     N, begun = 3000, time.process_time()
     allowed = torch.rand(1, N, N, generator=torch.Generator().manual_seed(0)) < 0.5

@@ -738,8 +738,9 @@ def test_predict_order_reads_nothing_out_of_bounds(make_model):
             "order must hold each item once, row 1 has 2 twice",
         ),
         ("order", torch.zeros(2, 4, dtype=torch.int64), r"order must be \(2, 5\), got \(2, 4\)"),
-        ("time", torch.zeros(2, 5, 16), "time must hold 16 or 32 numbers, got 160"),
+        ("time", torch.zeros(2, 5, 16), r"time must be \(2, 1, 16\), got \(2, 5, 16\)"),
         ("start", torch.zeros(16).double(), "start has the wrong dtype"),
+        ("start", torch.zeros(1, 16), r"start must be \(16\), got \(1, 16\)"),
         ("places", torch.zeros(4, 16), r"places must be \(5, 16\), got \(4, 16\)"),
         ("head", model.head.weight.detach(), r"head must be \(D \+ 1, D\)"),
         ("mask", torch.ones(2, 5), "mask has the wrong dtype"),
@@ -856,7 +857,7 @@ def test_packed_weights_of_another_width_or_list_are_refused(make_model):
     ):
         ops.encode(encoder._replace(weights=shorter), torch.zeros(2, 5, 16), mask)
     broken = [*encoder.weights[:2], encoder.weights[2][:5], *encoder.weights[3:]]
-    with pytest.raises(RuntimeError, match=r"weights of self_qkv_weight must hold 768 numbers .* got 80"):
+    with pytest.raises(RuntimeError, match=r"weights of self_qkv_weight must be \(48, 16\), got \(5, 16\)"):
         ops.pack_encoder(broken)
 
 

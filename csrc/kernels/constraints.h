@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "stop.h"
+
 namespace softrank {
 
 // The rules of a row, (items x items), (items x places) and (items); null where there are none of a kind.
@@ -28,15 +30,16 @@ struct RowRules {
 class RowConstraints {
  public:
   // Sets of placed items that searches of one row may visit between two calls of begin, and items and places that they
-  // may look at, which takes seconds: nothing can interrupt them.
+  // may look at, which takes seconds.
   static constexpr int64_t most_states = 200'000, most_looks = 2'000'000'000;
   static constexpr const char* too_hard =
       "constraints are too hard to check: the search passed 200000 states, or 2 * 10^9 items and places";
 
   // Starts a row of n items, of which those with a true mask are real. Further on items are numbers of real ones, in
-  // index order. The rules must outlive the row.
-  void begin(const RowRules& rules, const bool* mask, int64_t n) {
+  // index order. The rules and `stop` must outlive the row.
+  void begin(const RowRules& rules, const bool* mask, int64_t n, Stop& stop) {
     rules_ = rules;
+    stop_ = &stop;
     n_ = n;
     index_.clear();
     for (int64_t item = 0; item < n; ++item) {
@@ -63,7 +66,7 @@ class RowConstraints {
     if (test_ == Test::search) begin_search();
   }
 
-  // Which items may come next, a bool per real item; null if the search passed its limit.
+  // Which items may come next, a bool per real item; null if the search passed its limit, or is to stop.
   const bool* next() {
     std::vector<int64_t> candidates;
     find_candidates(candidates);
@@ -78,6 +81,7 @@ class RowConstraints {
       }
       candidates.swap(completing);
     }
+    if ((*stop_)()) return nullptr;  // a path that was not searched to its end has left something out
     std::fill_n(is_next_.get(), count_, false);
     for (const int64_t item : candidates) is_next_[item] = true;
     return is_next_.get();
@@ -214,7 +218,7 @@ class RowConstraints {
     for (int64_t place = place_; place < count_; ++place) {
       if (place != closed) unmet_.push_back(place);
     }
-    for (size_t at = 0; at < queue_.size() && !unmet_.empty(); ++at) {
+    for (size_t at = 0; at < queue_.size() && !unmet_.empty() && !(*stop_)(); ++at) {
       const int64_t item = queue_[at];
       looks_ += int64_t(unmet_.size());
       size_t kept = 0;
@@ -288,7 +292,7 @@ class RowConstraints {
 
   void flip(int64_t bit) { key_[bit / 8] = char(key_[bit / 8] ^ (1 << (bit % 8))); }
 
-  bool is_over() const { return states_ > most_states || looks_ > most_looks; }
+  bool is_over() { return states_ > most_states || looks_ > most_looks || (*stop_)(); }
 
   // Whether a completion exists once the item stands at the next place.
   bool completes_with(int64_t item) {
@@ -334,6 +338,7 @@ class RowConstraints {
   }
 
   RowRules rules_;
+  Stop* stop_;
   int64_t n_, count_, place_, open_group_, states_, looks_ = 0;
   Test test_;
   bool has_pairs_, has_groups_, has_windows_, has_holes_, is_matched_;

@@ -35,13 +35,7 @@ T* mutable_data_of(const Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
-// A kernel reads raw pointers: an argument of another dtype or size would be read out of bounds.
-inline void check_argument(const Tensor& tensor, const char* name, ScalarType dtype, int64_t size) {
-  STD_TORCH_CHECK(tensor.scalar_type() == dtype, name, " has the wrong dtype");
-  STD_TORCH_CHECK(tensor.numel() == size, name, " must hold ", size, " numbers, got ", tensor.numel());
-}
-
-// The same with the whole shape, for tensors whose sizes other arguments are read by.
+// A kernel reads raw pointers: an argument of another dtype or shape would be read out of bounds.
 inline void check_shape(const Tensor& tensor, const char* name, ScalarType dtype,
                         std::initializer_list<int64_t> shape) {
   STD_TORCH_CHECK(tensor.scalar_type() == dtype, name, " has the wrong dtype");

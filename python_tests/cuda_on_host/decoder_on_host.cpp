@@ -61,6 +61,7 @@ int decode(const HostCall<T>& call) {
   p.candidates = candidates.get();
   p.most_passes = 1;
   try {
+    Stop stop(nullptr);  // Python has no signals here
     decode_under_rules(
         call.rows, n, call.mask,
         [&](int64_t row) {
@@ -77,7 +78,8 @@ int decode(const HostCall<T>& call) {
         [&](int* picks) {
           ++*call.reads;
           for (int64_t row = 0; row < call.rows; ++row) picks[row] = p.progress[3 * row + 2];
-        });
+        },
+        stop);
   } catch (const std::runtime_error&) {
     return 3;
   }

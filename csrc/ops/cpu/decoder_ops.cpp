@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "../interruptible.h"
 #include "choices.h"
 #include "packed.h"
 
@@ -27,18 +28,21 @@ struct Tiles {
   }
   int64_t first(int64_t tile) const { return rows * tile / count; }
 
-  // body(first row, end row, scratch) for every tile; a thread keeps one scratch, made by make_scratch.
-  // A single tile does not count as parallel, so that its own work may be.
+  // body(first row, end row, scratch) for every tile, until `stop` says so; a thread keeps one scratch, made by
+  // make_scratch. A single tile does not count as parallel, so that its own work may be.
   template <typename MakeScratch, typename Body>
-  void for_each(MakeScratch make_scratch, Body body) const {
+  void for_each(Stop& stop, MakeScratch make_scratch, Body body) const {
     const auto run = [&](int64_t begin, int64_t end) {
       const auto scratch = make_scratch();
-      for (int64_t tile = begin; tile < end; ++tile) body(first(tile), first(tile + 1), scratch.get());
+      for (int64_t tile = begin; tile < end && !stop(); ++tile) {
+        body(first(tile), first(tile + 1), scratch.get());
+        stop.look();
+      }
     };
     if (count == 1) {
       run(0, 1);
     } else {
-      torch::stable::parallel_for(0, count, 1, run);
+      parallel_rows(count, 1, stop, run);
     }
   }
 };
@@ -48,7 +52,7 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const Choices& choices, const st
                                                 const Tensor& memory, const Tensor& tokens, const Tensor& start,
                                                 const Tensor& places, const Tensor& head_keys, const Tensor& head_bias,
                                                 const Tensor& mask) {
-  check_dimensions(memory, "memory", 3);
+  const bool is_head_shared = check_decoder_inputs(memory, tokens, start, places, head_keys, head_bias, mask);
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
   const TransformerShape shape = shape_of(WeightKind::decoder, weights, packed, heads, norm_first, n, memory);
   const Tensor ready = packed_or_new(shape, weights, packed);
@@ -56,18 +60,11 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const Choices& choices, const st
   const Tensor places_c = made_contiguous(places), keys_c = made_contiguous(head_keys),
                bias_c = made_contiguous(head_bias);
   const Tensor mask_c = made_contiguous(mask);
-  const bool is_head_shared = head_keys.dim() > 0 && head_keys.size(0) == 1;
-  const ScalarType dtype = memory.scalar_type();
-  check_shape(tokens, "tokens", dtype, {rows, n, width});
-  check_shape(start, "start", dtype, {rows, width});
-  check_shape(places, "places", dtype, {n, width});
-  check_shape(head_keys, "head_keys", dtype, {is_head_shared ? 1 : rows, n, width});
-  check_shape(head_bias, "head_bias", dtype, {is_head_shared ? 1 : rows, n});
-  check_shape(mask, "mask", ScalarType::Bool, {rows, n});
   const Tensor order = torch::stable::new_empty(memory, {rows, n}, ScalarType::Long);
   const Tensor log_probs = torch::stable::new_empty(memory, {rows, n}, memory.scalar_type());
   const Tensor work = torch::stable::new_empty(memory, {rows, 2}, ScalarType::Long);
   std::atomic<PickFailure> failure{PickFailure::none};
+  Stop stop(is_interrupted);
   with_number_type(memory, "memory", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const BatchChoices<T> given(choices, data_of<bool>(mask_c), rows, n);
@@ -85,6 +82,7 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const Choices& choices, const st
       std::unique_ptr<RowConstraints[]> constraints;
     };
     tiles.for_each(
+        stop,
         [&] {
           // Braces: clang 14 makes no aggregate by parentheses.
           return std::unique_ptr<Scratch>(new Scratch{std::make_unique_for_overwrite<T[]>(scratch_numbers),
@@ -118,14 +116,20 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const Choices& choices, const st
           tile.remaining = scratch->remaining.get();
           tile.constraints = is_ruled ? scratch->constraints.get() : nullptr;
           for (int64_t row = 0; tile.constraints != nullptr && row < tile.rows; ++row) {
-            tile.constraints[row].begin(given.rules.row(first + row), tile.mask + row * n, n);
+            tile.constraints[row].begin(given.rules.row(first + row), tile.mask + row * n, n, stop);
           }
           const PickFailure tile_failure = kernels.decode_tile(shape, packed_data<T>(ready), tile, scratch->cache.get(),
                                                                scratch->numbers.get(), workers);
-          if (tile_failure != PickFailure::none) failure = tile_failure;
+          if (tile_failure == PickFailure::too_many_states) {
+            if (!stop()) failure = tile_failure;
+            stop.stop();  // for the other rows too
+          } else if (tile_failure != PickFailure::none) {
+            failure = tile_failure;
+          }
         });
   });
   STD_TORCH_CHECK(failure.load() != PickFailure::too_many_states, RowConstraints::too_hard);
+  STD_TORCH_CHECK(!stop(), Stop::sentence);
   STD_TORCH_CHECK(failure.load() != PickFailure::nothing_remains, "constraints must leave an order, they leave none");
   STD_TORCH_CHECK(failure.load() == PickFailure::none,
                   "scores must not be NaN for a real slot: memory, tokens or weights hold NaN or infinities");
@@ -153,16 +157,15 @@ Prepared prepare_decoder(const std::vector<Tensor>& weights, const std::optional
   const ScalarType dtype = embedded.scalar_type();
   STD_TORCH_CHECK(n > 0 && width > 0, "embedded must be (B, N, D) with N and D at least 1, got N = ", n,
                   ", D = ", width);
-  STD_TORCH_CHECK(time.scalar_type() == dtype, "time has the wrong dtype");
-  STD_TORCH_CHECK(time.numel() == width || time.numel() == rows * width, "time must hold ", width, " or ", rows * width,
-                  " numbers, got ", time.numel());
-  check_argument(start, "start", dtype, width);
+  const bool is_time_shared = time.dim() > 0 && time.size(0) == 1;
+  check_shape(time, "time", dtype, {is_time_shared ? 1 : rows, 1, width});
+  check_shape(start, "start", dtype, {width});
   check_shape(places, "places", dtype, {n, width});
   check_shape(mask, "mask", ScalarType::Bool, {rows, n});
   STD_TORCH_CHECK(head_bias || (head.dim() == 2 && head.size(0) == width + 1 && head.size(1) == width),
                   "head must be (D + 1, D), or come with a head_bias");
   STD_TORCH_CHECK(head_bias || head.scalar_type() == dtype, "head has the wrong dtype");
-  if (order) check_shape(*order, "order", ScalarType::Long, {rows, n});
+  check_if_given(order, "order", ScalarType::Long, {rows, n});
   std::vector<int64_t> seen_in_row(order ? n : 0, -1);
   for (int64_t at = 0; order && at < rows * n; ++at) {
     const int64_t item = arrangement.data[at];
@@ -179,7 +182,6 @@ Prepared prepare_decoder(const std::vector<Tensor>& weights, const std::optional
     const bool* is_real = data_of<bool>(real);
     T *x_data = mutable_data_of<T>(x), *token_data = mutable_data_of<T>(tokens);
     T* starts_data = mutable_data_of<T>(starts);
-    const bool is_time_shared = time.numel() == width;
     torch::stable::parallel_for(0, rows, std::max<int64_t>(1, 32768 / (n * width)), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const T* shift = time_data + (is_time_shared ? 0 : row * width);
@@ -255,13 +257,16 @@ Tensor open_decoder(const std::vector<Tensor>& weights, const std::optional<Tens
     const int64_t cache_row = CacheLayout<T>(shape).row;
     const Tensor cache = torch::stable::new_zeros(memory, {rows, cache_row}, memory.scalar_type());
     const int64_t scratch_numbers = kernels.scratch_numbers(shape);
+    Stop stop(is_interrupted);
     Tiles(rows, most_tile_rows)
-        .for_each([&] { return std::make_unique_for_overwrite<T[]>(scratch_numbers); },
-                  [&](int64_t first, int64_t end, T* scratch) {
-                    kernels.open_tile(shape, packed_data<T>(ready), end - first,
-                                      data_of<T>(memory_c) + first * n * width, data_of<bool>(mask_c) + first * n,
-                                      mutable_data_of<T>(cache) + first * cache_row, scratch);
-                  });
+        .for_each(
+            stop, [&] { return std::make_unique_for_overwrite<T[]>(scratch_numbers); },
+            [&](int64_t first, int64_t end, T* scratch) {
+              kernels.open_tile(shape, packed_data<T>(ready), end - first, data_of<T>(memory_c) + first * n * width,
+                                data_of<bool>(mask_c) + first * n, mutable_data_of<T>(cache) + first * cache_row,
+                                scratch);
+            });
+    STD_TORCH_CHECK(!stop(), Stop::sentence);
     return cache;
   });
 }
@@ -292,19 +297,22 @@ Tensor advance_decoder(const std::vector<Tensor>& weights, const std::optional<T
                       positions, " positions of ", n, ", got ", length_data[row], " in row ", row);
     }
     const int64_t scratch_numbers = kernels.scratch_numbers(shape);
+    Stop stop(is_interrupted);
     Tiles(rows, most_tile_rows)
-        .for_each([&] { return std::make_unique_for_overwrite<T[]>(scratch_numbers); },
-                  [&](int64_t first, int64_t end, T* scratch) {
-                    AdvanceTile<T> tile{};
-                    tile.rows = end - first;
-                    tile.positions = positions;
-                    tile.cache = mutable_data_of<T>(cache) + first * cache_row;
-                    tile.inputs = data_of<T>(inputs_c) + first * positions * width;
-                    tile.lengths = length_data + first;
-                    tile.mask = data_of<bool>(mask_c) + first * n;
-                    tile.states = mutable_data_of<T>(states) + first * positions * width;
-                    kernels.advance_tile(shape, packed_data<T>(ready), tile, scratch);
-                  });
+        .for_each(
+            stop, [&] { return std::make_unique_for_overwrite<T[]>(scratch_numbers); },
+            [&](int64_t first, int64_t end, T* scratch) {
+              AdvanceTile<T> tile{};
+              tile.rows = end - first;
+              tile.positions = positions;
+              tile.cache = mutable_data_of<T>(cache) + first * cache_row;
+              tile.inputs = data_of<T>(inputs_c) + first * positions * width;
+              tile.lengths = length_data + first;
+              tile.mask = data_of<bool>(mask_c) + first * n;
+              tile.states = mutable_data_of<T>(states) + first * positions * width;
+              kernels.advance_tile(shape, packed_data<T>(ready), tile, scratch);
+            });
+    STD_TORCH_CHECK(!stop(), Stop::sentence);
   });
   return states;
 }

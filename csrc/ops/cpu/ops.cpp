@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "../tensors.h"
+#include "../interruptible.h"
 #include "choices.h"
 #include "cpu_kernels.h"
 
@@ -32,9 +32,8 @@ Tensor reflect(const Tensor& x) {
 }
 
 std::tuple<Tensor, Tensor> decode_chamber(const Tensor& soft_ranks, const std::optional<Tensor>& mask) {
-  STD_TORCH_CHECK(soft_ranks.dim() == 2, "soft_ranks must be (B, N), got ", soft_ranks.dim(), " dimensions");
+  check_chamber(soft_ranks, mask);
   const int64_t rows = soft_ranks.size(0), n = soft_ranks.size(1);
-  if (mask) check_shape(*mask, "mask", ScalarType::Bool, {rows, n});
   const Tensor values = made_contiguous(soft_ranks);
   const std::optional<Tensor> real = mask ? std::optional(made_contiguous(*mask)) : std::nullopt;
   const Tensor order = torch::stable::new_empty(soft_ranks, {rows, n}, ScalarType::Long);
@@ -79,7 +78,7 @@ std::tuple<Tensor, Tensor, Tensor> lift_order(const Tensor& order, const Tensor&
   const int64_t rows = order.size(0), n = order.size(1);
   check_shape(order, "order", ScalarType::Long, {rows, n});
   check_shape(slots, "slots", ScalarType::Long, {rows, n});
-  if (mask) check_shape(*mask, "mask", ScalarType::Bool, {rows, n});
+  check_if_given(mask, "mask", ScalarType::Bool, {rows, n});
   const Tensor items_of_slots = made_contiguous(order), chosen = made_contiguous(slots);
   STD_TORCH_CHECK(dtype == ScalarType::Float || dtype == ScalarType::Double, "dtype must be float32 or float64");
   const OptionalData<bool> real(mask);
@@ -118,10 +117,8 @@ std::tuple<Tensor, Tensor, Tensor> lift_order(const Tensor& order, const Tensor&
 }
 
 std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, const std::optional<Tensor>& uniform) {
-  STD_TORCH_CHECK(scores.dim() == 2, "scores must be (B, N), got ", scores.dim(), " dimensions");
+  check_pick(scores, remaining, uniform);
   const int64_t rows = scores.size(0), n = scores.size(1);
-  check_shape(remaining, "remaining", ScalarType::Bool, {rows, n});
-  if (uniform) check_shape(*uniform, "uniform", scores.scalar_type(), {rows});
   const Tensor values = made_contiguous(scores);
   const Tensor allowed = made_contiguous(remaining);
   const std::optional<Tensor> draws = uniform ? std::optional(made_contiguous(*uniform)) : std::nullopt;
@@ -168,31 +165,35 @@ std::tuple<Tensor, Tensor> decode_scores(const Choices& choices, const Tensor& s
   const Tensor log_probs = torch::stable::new_zeros(scores, {rows, n}, scores.scalar_type());
   std::atomic<int64_t> nan_row{-1}, empty_row{-1};
   std::atomic<bool> is_too_hard{false};
+  Stop stop(is_interrupted);
   with_number_type(scores, "scores", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const BatchChoices<T> given(choices, data_of<bool>(real), rows, n);
     const BatchRules& rules = given.rules;
     const auto kernel = row_kernels<T>().pick;
-    torch::stable::parallel_for(0, rows, rows_per_task(8 * n * n), [&](int64_t begin, int64_t end) {
+    parallel_rows(rows, rows_per_task(8 * n * n), stop, [&](int64_t begin, int64_t end) {
       std::vector<T> weights(pick_scratch_numbers(n)), place_scores(n);
       const auto remaining = std::make_unique_for_overwrite<bool[]>(n), allowed_now = std::make_unique<bool[]>(n);
       RowConstraints constraints;
-      for (int64_t row = begin; row < end; ++row) {
+      for (int64_t row = begin; row < end && !stop(); ++row) {
         const bool* is_real = data_of<bool>(real) + row * n;
         int64_t* row_order = mutable_data_of<int64_t>(order) + row * n;
         int64_t count = 0;
         for (int64_t slot = 0; slot < n; ++slot) count += remaining[slot] = is_real[slot];
         std::vector<int64_t> number(n);  // of a real slot among the real ones
         if (!rules.is_empty()) {
-          constraints.begin(rules.row(row), is_real, n);
+          constraints.begin(rules.row(row), is_real, n, stop);
           for (int64_t slot = 1; slot < n; ++slot) number[slot] = number[slot - 1] + is_real[slot - 1];
         }
         for (int64_t place = 0; place < count; ++place) {
           const bool* candidates = remaining.get();
           if (!rules.is_empty()) {
             const bool* next = constraints.next();
-            is_too_hard = is_too_hard || next == nullptr;
-            if (next == nullptr) break;
+            if (next == nullptr) {
+              if (!stop()) is_too_hard = true;
+              stop.stop();  // for the other rows too
+              break;
+            }
             for (int64_t slot = 0; slot < n; ++slot) allowed_now[slot] = is_real[slot] && next[number[slot]];
             candidates = allowed_now.get();
           }
@@ -216,6 +217,7 @@ std::tuple<Tensor, Tensor> decode_scores(const Choices& choices, const Tensor& s
     });
   });
   STD_TORCH_CHECK(!is_too_hard, RowConstraints::too_hard);
+  STD_TORCH_CHECK(!stop(), Stop::sentence);
   STD_TORCH_CHECK(empty_row < 0, "constraints must leave an order, they leave none in row ", empty_row.load());
   STD_TORCH_CHECK(nan_row < 0, "scores must not be NaN for a real slot, got NaN in row ", nan_row.load());
   return {order, log_probs};
@@ -229,9 +231,9 @@ Tensor allowed_picks(const Tensor& prefix, const Tensor& mask, const std::option
   const int64_t rows = mask.size(0), n = mask.size(1), picks = prefix.size(1);
   check_shape(mask, "mask", ScalarType::Bool, {rows, n});
   check_shape(prefix, "prefix", ScalarType::Long, {rows, picks});
-  if (before) check_shape(*before, "before", ScalarType::Bool, {rows, n, n});
-  if (allowed) check_shape(*allowed, "allowed", ScalarType::Bool, {rows, n, n});
-  if (group) check_shape(*group, "group", ScalarType::Long, {rows, n});
+  check_if_given(before, "before", ScalarType::Bool, {rows, n, n});
+  check_if_given(allowed, "allowed", ScalarType::Bool, {rows, n, n});
+  check_if_given(group, "group", ScalarType::Long, {rows, n});
   const Tensor prefix_c = made_contiguous(prefix), real = made_contiguous(mask);
   const Tensor out = torch::stable::new_zeros(mask, {rows, picks + 1, n}, ScalarType::Bool);
   for (int64_t at = 0; at < rows * picks; ++at) {
@@ -240,15 +242,17 @@ Tensor allowed_picks(const Tensor& prefix, const Tensor& mask, const std::option
   }
   const BatchRules rules(before, allowed, group, n);
   std::atomic<bool> is_too_hard{false};
-  torch::stable::parallel_for(0, rows, rows_per_task(n * (picks + 1)), [&](int64_t begin, int64_t end) {
+  Stop stop(is_interrupted);
+  parallel_rows(rows, rows_per_task(n * (picks + 1)), stop, [&](int64_t begin, int64_t end) {
     RowConstraints constraints;
-    for (int64_t row = begin; row < end; ++row) {
+    for (int64_t row = begin; row < end && !stop(); ++row) {
       const bool* is_real = data_of<bool>(real) + row * n;
-      constraints.begin(rules.row(row), is_real, n);
+      constraints.begin(rules.row(row), is_real, n, stop);
       for (int64_t step = 0; step <= picks; ++step) {
         const bool* next = constraints.next();
         if (next == nullptr) {
-          is_too_hard = true;
+          if (!stop()) is_too_hard = true;
+          stop.stop();  // for the other rows too
           return;
         }
         bool* row_out = mutable_data_of<bool>(out) + (row * (picks + 1) + step) * n;
@@ -265,6 +269,7 @@ Tensor allowed_picks(const Tensor& prefix, const Tensor& mask, const std::option
     }
   });
   STD_TORCH_CHECK(!is_too_hard, RowConstraints::too_hard);
+  STD_TORCH_CHECK(!stop(), Stop::sentence);
   return out;
 }
 
@@ -272,13 +277,8 @@ Tensor allowed_picks(const Tensor& prefix, const Tensor& mask, const std::option
 template <typename KernelOf>
 Tensor random_numbers(const Tensor& samples, int64_t seed, int64_t step, int64_t stream, int64_t count,
                       ScalarType dtype, KernelOf kernel_of) {
-  STD_TORCH_CHECK(samples.dim() == 1, "samples must be (B,), got ", samples.dim(), " dimensions");
+  check_random(samples, step, stream, count, dtype);
   const int64_t rows = samples.size(0);
-  check_shape(samples, "samples", ScalarType::Long, {rows});
-  STD_TORCH_CHECK(count >= 0 && count < int64_t(1) << 31, "count must be from 0 to 2^31 - 1, got ", count);
-  STD_TORCH_CHECK(step >= 0 && step < int64_t(1) << 24, "step must be from 0 to 2^24 - 1, got ", step);
-  STD_TORCH_CHECK(stream >= 0 && stream < 256, "stream must be from 0 to 255, got ", stream);
-  STD_TORCH_CHECK(dtype == ScalarType::Float || dtype == ScalarType::Double, "dtype must be float32 or float64");
   const Tensor sample_ids = made_contiguous(samples);
   const Tensor out = torch::stable::new_empty(samples, {rows, count}, dtype);
   const uint32_t step_and_stream = uint32_t(step & 0xFFFFFF) | uint32_t(stream) << 24;

@@ -26,11 +26,9 @@ struct WeightData {
   std::vector<const T*> data;
 
   WeightData(const TransformerShape& shape, const std::vector<Tensor>& weights) {
-    const auto add = [&](const char* name, const char* tensor, int64_t numbers) {
+    const auto add = [&](const std::string& name, const char* tensor, std::initializer_list<int64_t> wanted) {
       const Tensor& weight = weights[tensors.size()];
-      STD_TORCH_CHECK(weight.scalar_type() == weights[0].scalar_type() && weight.numel() == numbers, "weights of ",
-                      name, "_", tensor, " must hold ", numbers, " numbers of the first one's dtype, got ",
-                      weight.numel());
+      check_shape(weight, ("weights of " + name + "_" + tensor).c_str(), weights[0].scalar_type(), wanted);
       tensors.push_back(made_contiguous(weight));
       data.push_back(data_of<T>(tensors.back()));
     };
@@ -39,12 +37,16 @@ struct WeightData {
         if (!has_part(shape.kind, part)) continue;
         const PartInfo& info = part_infos[part];
         const int64_t outputs = size_of(shape, info.outputs), inputs = size_of(shape, info.inputs);
-        add(info.name, "weight", info.inputs == Size::none ? outputs : outputs * inputs);
-        add(info.name, "bias", outputs);
+        if (info.inputs == Size::none) {
+          add(info.name, "weight", {outputs});
+        } else {
+          add(info.name, "weight", {outputs, inputs});
+        }
+        add(info.name, "bias", {outputs});
       }
     }
-    add("final_norm", "weight", shape.model_width);
-    add("final_norm", "bias", shape.model_width);
+    add("final_norm", "weight", {shape.model_width});
+    add("final_norm", "bias", {shape.model_width});
   }
 };
 

@@ -3,13 +3,14 @@
 // Nothing here waits for the device, except under rules: then the host says place by place what may come next, and
 // waits once per place. A pick that fails (a NaN score) is marked by a log-probability of NaN, which callers look for
 // once at their end.
-#include <cmath>
 #include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <vector>
 
-#include "../cpu/choices.h"
+#include "../arguments.h"
+#include "../signals.h"
 #include "decoder_launches.h"
 #include "decoder_plan.h"
 #include "launch_place.h"
@@ -28,28 +29,32 @@ DecoderSizes sizes_of(const std::vector<Tensor>& weights, int64_t heads, bool no
   return {int(layers), int(width), int(weights[tensors_per_layer - 3].numel()), int(heads), int(slots), norm_first};
 }
 
+void check_weights(const DecoderSizes& sizes, const std::vector<Tensor>& weights) {
+  constexpr int64_t no_inputs = 0;  // of a norm
+  const int64_t width = sizes.width, feed_width = sizes.feed_width;
+  // Outputs and inputs of each part.
+  const int64_t parts[][2] = {{width, no_inputs},  {3 * width, width}, {width, width}, {width, no_inputs},
+                              {width, width},      {2 * width, width}, {width, width}, {width, no_inputs},
+                              {feed_width, width}, {width, feed_width}};
+  for (int64_t number = 0; number < int64_t(weights.size()); ++number) {
+    const bool is_final = number >= sizes.layers * tensors_per_layer, is_bias = number % 2 == 1;
+    const auto [outputs, inputs] = parts[is_final ? 0 : number % tensors_per_layer / 2];
+    const std::string name = "weights[" + std::to_string(number) + "]";
+    if (is_bias || inputs == no_inputs) {
+      check_shape(weights[number], name.c_str(), weights[0].scalar_type(), {outputs});
+    } else {
+      check_shape(weights[number], name.c_str(), weights[0].scalar_type(), {outputs, inputs});
+    }
+  }
+}
+
 Tensor packed_of(const DecoderSizes& sizes, const std::vector<Tensor>& weights, const LaunchPlace& place) {
   return with_number_type(weights[0], "weights", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const int64_t width = sizes.width, feed_width = sizes.feed_width, square = width * width;
-    // Numbers of the weight and the bias of each part, then of the final norm.
-    const int64_t wanted[][2] = {{width, width},
-                                 {3 * square, 3 * width},
-                                 {square, width},
-                                 {width, width},
-                                 {square, width},
-                                 {2 * square, 2 * width},
-                                 {square, width},
-                                 {width, width},
-                                 {width * feed_width, feed_width},
-                                 {width * feed_width, width}};
     std::vector<Tensor> kept;
     std::vector<const T*> data;
     for (const Tensor& weight : weights) {
-      const int64_t number = int64_t(data.size());
-      const bool is_final = number >= sizes.layers * tensors_per_layer;
-      const int64_t numbers = is_final ? width : wanted[number % tensors_per_layer / 2][number % 2];
-      kept.push_back(checked_argument(weight, "weights", weights[0].scalar_type(), numbers, weights[0]));
+      kept.push_back(place.contiguous(weight, "weights"));
       data.push_back(data_of<T>(kept.back()));
     }
     const Tensor packed =
@@ -60,9 +65,9 @@ Tensor packed_of(const DecoderSizes& sizes, const std::vector<Tensor>& weights, 
 }
 
 Tensor pack_decoder(const std::vector<Tensor>& weights) {
-  STD_TORCH_CHECK(!weights.empty(), "weights must not be empty");
-  const LaunchPlace place(weights[0]);
-  return packed_of(sizes_of(weights, 1, true, 1), weights, place);
+  const DecoderSizes sizes = sizes_of(weights, 1, true, 1);
+  check_weights(sizes, weights);
+  return packed_of(sizes, weights, LaunchPlace(weights[0], "weights"));
 }
 
 // The tensor, contiguous and beginning at a multiple of 16 bytes.
@@ -85,12 +90,10 @@ std::unique_ptr<T[]> on_host(const std::optional<Tensor>& tensor, void* stream) 
 struct DeviceRules {
   std::optional<Tensor> before, allowed, group;
 
-  DeviceRules(const Choices& choices, int64_t rows, int64_t n, const Tensor& beside) {
-    if (choices.before) before = checked_argument(*choices.before, "before", ScalarType::Bool, rows * n * n, beside);
-    if (choices.allowed)
-      allowed = checked_argument(*choices.allowed, "allowed", ScalarType::Bool, rows * n * n, beside);
-    if (choices.group) group = checked_argument(*choices.group, "group", ScalarType::Long, rows * n, beside);
-  }
+  DeviceRules(const Choices& choices, const LaunchPlace& place)
+      : before(place.contiguous(choices.before, "before")),
+        allowed(place.contiguous(choices.allowed, "allowed")),
+        group(place.contiguous(choices.group, "group")) {}
   bool is_empty() const { return !before && !allowed && !group; }
 };
 
@@ -107,6 +110,7 @@ void run_under_rules(const DeviceRules& rules, const Tensor& mask, const DecodeL
   const auto progress = std::make_unique<int[]>(3 * rows);
   arguments.candidates = data_of<bool>(candidates);
   arguments.most_passes = 1;
+  Stop stop(is_interrupted);
   decode_under_rules(
       rows, n, host_mask.get(),
       [&](int64_t row) {
@@ -123,7 +127,8 @@ void run_under_rules(const DeviceRules& rules, const Tensor& mask, const DecodeL
         copy(stream, arguments.progress, progress.get(), 3 * rows * int64_t(sizeof(int)));
         wait_for(stream);
         for (int64_t row = 0; row < rows; ++row) picks[row] = progress[3 * row + 2];
-      });
+      },
+      stop);
 }
 
 std::tuple<Tensor, Tensor, Tensor> decode_order(const Choices& choices, const std::vector<Tensor>& weights,
@@ -131,36 +136,35 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const Choices& choices, const st
                                                 const Tensor& memory, const Tensor& tokens, const Tensor& start,
                                                 const Tensor& places, const Tensor& head_keys, const Tensor& head_bias,
                                                 const Tensor& mask) {
-  STD_TORCH_CHECK(memory.dim() == 3, "memory must be (B, N, D), got ", memory.dim(), " dimensions");
+  const bool is_head_shared = check_decoder_inputs(memory, tokens, start, places, head_keys, head_bias, mask);
   const int64_t rows = memory.size(0), n = memory.size(1), width = memory.size(2);
+  const ScalarType dtype = memory.scalar_type();
+  check_choices(choices, dtype, rows, n);
   const DecoderSizes sizes = sizes_of(weights, heads, norm_first, n);
   STD_TORCH_CHECK(sizes.width == width, "memory must be (B, N, ", sizes.width, "), got D = ", width);
-  const LaunchPlace place(memory);
-  const ScalarType dtype = memory.scalar_type();
-  const bool is_head_shared = head_keys.size(0) == 1;
-  const auto checked = [&](const Tensor& tensor, const char* name, ScalarType wanted, int64_t size) {
-    return made_aligned(checked_argument(tensor, name, wanted, size, memory));
+  const bool is_packed = packed && packed->numel() > 0;
+  if (!is_packed) check_weights(sizes, weights);
+  STD_TORCH_CHECK((is_packed ? *packed : weights[0]).scalar_type() == dtype, is_packed ? "packed" : "weights",
+                  " must have the dtype of memory");
+  STD_TORCH_CHECK(!is_packed || (packed->dim() == 1 && packed->is_contiguous()),
+                  "packed must be packed weights, a contiguous vector");
+  const LaunchPlace place(memory, "memory");
+  const auto there = [&](const Tensor& tensor, const char* name) {
+    return made_aligned(place.contiguous(tensor, name));
   };
-  const auto checked_if = [&](const std::optional<Tensor>& tensor, const char* name, ScalarType wanted) {
-    return tensor ? std::optional(checked(*tensor, name, wanted, rows * n)) : std::nullopt;
+  const auto there_if = [&](const std::optional<Tensor>& tensor, const char* name) {
+    return tensor ? std::optional(there(*tensor, name)) : std::nullopt;
   };
-  const Tensor memory_c = made_aligned(memory), tokens_c = checked(tokens, "tokens", dtype, rows * n * width);
-  const Tensor start_c = checked(start, "start", dtype, rows * width);
-  const Tensor places_c = checked(places, "places", dtype, n * width);
-  const Tensor keys_c = checked(head_keys, "head_keys", dtype, (is_head_shared ? 1 : rows) * n * width);
-  const Tensor bias_c = checked(head_bias, "head_bias", dtype, (is_head_shared ? 1 : rows) * n);
-  const Tensor mask_c = checked(mask, "mask", ScalarType::Bool, rows * n);
-  const auto uniform = checked_if(choices.uniform, "uniform", dtype);
-  const auto forced = checked_if(choices.forced_order, "forced_order", ScalarType::Long);
-  const int64_t forced_places = forced ? choices.forced_places.value_or(n) : 0;
-  STD_TORCH_CHECK(forced_places >= 0 && forced_places <= n, "forced_places must be from 0 to ", n, ", got ",
-                  forced_places);
-  STD_TORCH_CHECK(std::isfinite(choices.temperature) && choices.temperature > 0,
-                  "temperature must be positive and finite, got ", choices.temperature);
-  const DeviceRules rules(choices, rows, n, memory);
+  const Tensor memory_c = made_aligned(memory), tokens_c = there(tokens, "tokens"), start_c = there(start, "start");
+  const Tensor places_c = there(places, "places"), keys_c = there(head_keys, "head_keys");
+  const Tensor bias_c = there(head_bias, "head_bias"), mask_c = there(mask, "mask");
+  const auto uniform = there_if(choices.uniform, "uniform");
+  const auto forced = there_if(choices.forced_order, "forced_order");
+  const int64_t forced_places = choices.forced(n);
+  const DeviceRules rules(choices, place);
   // Under rules passes have one place each, so a draft is of no use.
   // What is forced is known beforehand, like a draft.
-  auto draft = checked_if(choices.draft, "draft", ScalarType::Long);
+  auto draft = there_if(choices.draft, "draft");
   if (!draft && forced_places > 0) draft = forced;
   if (!rules.is_empty()) draft.reset();
   const auto make = [&](std::initializer_list<int64_t> shape, ScalarType type) {
@@ -171,8 +175,8 @@ std::tuple<Tensor, Tensor, Tensor> decode_order(const Choices& choices, const st
   if (rows == 0) return {order, log_probs, work};
   with_number_type(memory, "memory", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const Tensor ready = packed && packed->numel() > 0 ? *packed : packed_of(sizes, weights, place);
-    check_argument(ready, "packed", dtype, packed_decoder_numbers<T>(sizes));
+    const Tensor ready = is_packed ? there(*packed, "packed") : packed_of(sizes, weights, place);
+    check_shape(ready, "packed", dtype, {packed_decoder_numbers<T>(sizes)});
     const DecodeLayout layout = layout_decode<T>(sizes, rows, bool(draft));
     const Tensor memory_keys = make({rows, n, sizes.layers, 2, width}, dtype);
     const Tensor caches = make({rows, sizes.layers, 2, n, width}, dtype);

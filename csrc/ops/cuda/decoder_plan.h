@@ -97,15 +97,16 @@ void for_each_part(const DecoderSizes& sizes, Norm norm, Matrix matrix) {
 // Decodes place by place under rules. For every place the host says which slots may come next, in `candidates` (B, N)
 // by number among the real slots; run_place(place) copies them to the device and runs one pass from there;
 // read_picks(numbers) waits for its picks (B,), by number, and is called once for every place but the last.
-// rules_of(row) and mask (B, N) are on the host. Throws std::runtime_error if the rules leave nothing or are too hard.
+// rules_of(row) and mask (B, N) are on the host. Throws std::runtime_error if the rules leave nothing or are too hard,
+// or if it is to stop.
 template <typename RulesOf, typename RunPlace, typename ReadPicks>
 void decode_under_rules(int64_t rows, int64_t n, const bool* mask, RulesOf rules_of, bool* candidates,
-                        RunPlace run_place, ReadPicks read_picks) {
+                        RunPlace run_place, ReadPicks read_picks, Stop& stop) {
   std::vector<RowConstraints> constraints(rows);
   std::vector<int64_t> counts(rows);
   std::vector<int> picks(rows);
   for (int64_t row = 0; row < rows; ++row) {
-    constraints[row].begin(rules_of(row), mask + row * n, n);
+    constraints[row].begin(rules_of(row), mask + row * n, n, stop);
     counts[row] = std::count(mask + row * n, mask + (row + 1) * n, true);
   }
   const int64_t longest = rows == 0 ? 0 : *std::max_element(counts.begin(), counts.end());
@@ -113,7 +114,7 @@ void decode_under_rules(int64_t rows, int64_t n, const bool* mask, RulesOf rules
     for (int64_t row = 0; row < rows; ++row) {
       if (place + 1 >= counts[row]) continue;
       const bool* next = constraints[row].next();
-      if (next == nullptr) throw std::runtime_error(RowConstraints::too_hard);
+      if (next == nullptr) throw std::runtime_error(stop() ? Stop::sentence : RowConstraints::too_hard);
       if (std::find(next, next + counts[row], true) == next + counts[row]) {
         throw std::runtime_error("constraints must leave an order, they leave none");
       }

@@ -2,6 +2,7 @@
 #include <optional>
 #include <tuple>
 
+#include "../arguments.h"
 #include "launch_place.h"
 #include "launches.h"
 
@@ -9,7 +10,7 @@ namespace softrank {
 namespace {
 
 Tensor reflect(const Tensor& x) {
-  const LaunchPlace place(x);
+  const LaunchPlace place(x, "x");
   const Tensor input = made_contiguous(x);
   const Tensor out = torch::stable::empty_like(input);
   with_number_type(input, "x", [&](auto* type) {
@@ -20,12 +21,11 @@ Tensor reflect(const Tensor& x) {
 }
 
 std::tuple<Tensor, Tensor> decode_chamber(const Tensor& soft_ranks, const std::optional<Tensor>& mask) {
-  STD_TORCH_CHECK(soft_ranks.dim() == 2, "soft_ranks must be (B, N), got ", soft_ranks.dim(), " dimensions");
+  check_chamber(soft_ranks, mask);
   const int64_t rows = soft_ranks.size(0), n = soft_ranks.size(1);
-  const LaunchPlace place(soft_ranks);
+  const LaunchPlace place(soft_ranks, "soft_ranks");
   const Tensor values = made_contiguous(soft_ranks);
-  std::optional<Tensor> real;
-  if (mask) real = checked_argument(*mask, "mask", ScalarType::Bool, rows * n, soft_ranks);
+  const std::optional<Tensor> real = place.contiguous(mask, "mask");
   const Tensor order = torch::stable::new_empty(soft_ranks, {rows, n}, ScalarType::Long);
   const Tensor ranks = torch::stable::new_empty(soft_ranks, {rows, n}, ScalarType::Long);
   with_number_type(soft_ranks, "soft_ranks", [&](auto* type) {
@@ -37,13 +37,11 @@ std::tuple<Tensor, Tensor> decode_chamber(const Tensor& soft_ranks, const std::o
 }
 
 std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, const std::optional<Tensor>& uniform) {
-  STD_TORCH_CHECK(scores.dim() == 2, "scores must be (B, N), got ", scores.dim(), " dimensions");
+  check_pick(scores, remaining, uniform);
   const int64_t rows = scores.size(0), n = scores.size(1);
-  const LaunchPlace place(scores);
-  const Tensor values = made_contiguous(scores);
-  const Tensor allowed = checked_argument(remaining, "remaining", ScalarType::Bool, rows * n, scores);
-  std::optional<Tensor> draws;
-  if (uniform) draws = checked_argument(*uniform, "uniform", scores.scalar_type(), rows, scores);
+  const LaunchPlace place(scores, "scores");
+  const Tensor values = made_contiguous(scores), allowed = place.contiguous(remaining, "remaining");
+  const std::optional<Tensor> draws = place.contiguous(uniform, "uniform");
   const Tensor choice = torch::stable::new_empty(scores, {rows}, ScalarType::Long);
   const Tensor log_prob = torch::stable::new_empty(scores, {rows}, scores.scalar_type());
   const Tensor weights = torch::stable::new_empty(scores, {rows, n}, scores.scalar_type());
@@ -59,10 +57,10 @@ std::tuple<Tensor, Tensor> pick(const Tensor& scores, const Tensor& remaining, c
 template <bool is_normal>
 Tensor random_numbers(const Tensor& samples, int64_t seed, int64_t step, int64_t stream, int64_t count,
                       ScalarType dtype) {
-  STD_TORCH_CHECK(samples.dim() == 1, "samples must be (B,), got ", samples.dim(), " dimensions");
+  check_random(samples, step, stream, count, dtype);
   const int64_t rows = samples.size(0);
-  const LaunchPlace place(samples);
-  const Tensor ids = checked_argument(samples, "samples", ScalarType::Long, rows, samples);
+  const LaunchPlace place(samples, "samples");
+  const Tensor ids = made_contiguous(samples);
   const Tensor out = torch::stable::new_empty(samples, {rows, count}, dtype);
   const uint32_t step_and_stream = uint32_t(step & 0xFFFFFF) | uint32_t(stream) << 24;
   with_number_type(out, "dtype", [&](auto* type) {
