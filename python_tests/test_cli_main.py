@@ -71,6 +71,8 @@ def test_unknown_option_names_the_nearest(words, nearest, capsys):
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"softrank_ext {softrank_ext.__version__}\n"
+    assert main(["--version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"name": "softrank_ext", "version": softrank_ext.__version__}
 
 
 def test_interrupted_command_says_so(capsys, monkeypatch):

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pickle
+import re
 import signal
 import threading
 
@@ -698,6 +699,11 @@ def test_arrays_of_another_width():
         fitted.predict(scipy.sparse.csr_array(X))
 
 
-def test_progress_bar(capsys):
-    Ranker(FEATURES, "query", "grade", **{**SMALL, "members": 1}).fit(hotels(5), progress=True)
+def test_progress_bar(capsys, monkeypatch):
+    ranker = Ranker(FEATURES, "query", "grade", **{**SMALL, "members": 1}).fit(hotels(5), progress=True)
     assert "member" in capsys.readouterr().err
+    monkeypatch.setattr("softrank_ext.ranking.ranker.BAR_DELAY", 0)
+    quiet, shown = (ranker.predict(hotels(5), progress=progress) for progress in (False, True))
+    assert all(np.array_equal(quiet[name], shown[name]) for name in ("place", "low", "high", "score"))
+    rows = len(hotels(5)["query"])
+    assert re.search(rf"100%.* {rows}(\.0)?/{rows}", capsys.readouterr().err)

@@ -240,9 +240,13 @@ def test_task_errors(file):
     ):
         with pytest.raises(TypeError, match=f"{name} must be the name of a file, got {got}"):
             TSP(**{name: value})
-    with pytest.raises(ValueError, match="this TSP task was made without a training_file"):
+    with pytest.raises(
+        ValueError, match="training_file, or num_points for random points, must be given to be trained on"
+    ):
         TSP(test_file=file).training_batch(0, 0, 1)
-    with pytest.raises(ValueError, match="this TSP task was made without a test_file"):
+    with pytest.raises(
+        ValueError, match="test_file, or num_points for random points, must be given to be evaluated on"
+    ):
         next(TSP(training_file=file).test_batches(1, 1))
     with pytest.raises(ValueError, match="needs a training_file or a test_file"):
         TSP().max_items()

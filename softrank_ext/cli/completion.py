@@ -1,13 +1,18 @@
 """`softrank completion SHELL`."""
 
+import io
 from collections.abc import Mapping
+from contextlib import redirect_stdout, suppress
 from typing import Annotated, Any, Literal, Union
 
 import tyro
 
+from softrank_ext.cli.options import AsJson, tell
+
 
 def completion(
     shell: tyro.conf.Positional[Annotated[Literal["bash", "zsh", "fish"], tyro.conf.arg(metavar="SHELL")]],
+    as_json: AsJson = False,
 ) -> None:
     """Print the shell's completion of all commands and options.
 
@@ -16,7 +21,10 @@ def completion(
     """
     from softrank_ext.cli.main import COMMANDS
 
-    tyro.cli(_one_of(_kinds_of(COMMANDS)), prog="softrank", args=["--tyro-print-completion", shell])
+    printed = io.StringIO()
+    with redirect_stdout(printed), suppress(SystemExit):
+        tyro.cli(_one_of(_kinds_of(COMMANDS)), prog="softrank", args=["--tyro-print-completion", shell])
+    tell(as_json, {"shell": shell, "script": printed.getvalue()}, printed.getvalue().rstrip("\n"))
 
 
 def _kinds_of(commands: Mapping[str, Any], group: str = "") -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ from softrank_ext.cli.evaluate import evaluate_command
 from softrank_ext.cli.generate import generate_tsp
 from softrank_ext.cli.info import info
 from softrank_ext.cli.merge import merge
-from softrank_ext.cli.options import TASKS
+from softrank_ext.cli.options import TASKS, tell
 from softrank_ext.cli.rank import RankCommand
 from softrank_ext.cli.sample import SampleCommand
 from softrank_ext.cli.schedule import schedule_command
@@ -56,8 +56,8 @@ FAILED, MISUSED, INTERRUPTED, UNREAD = 1, 2, 130, 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 2 for options or files that do not fit, 1 for what failed otherwise."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words == ["--version"]:
-        print(f"softrank_ext {__version__}")
+    if words[:1] == ["--version"] and set(words[1:]) <= {"--json"}:
+        tell(len(words) > 1, {"name": "softrank_ext", "version": __version__}, f"softrank_ext {__version__}")
         return 0
     command: Any = COMMANDS
     path = ["softrank"]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from softrank_ext.cli.options import AsJson, tell
+from softrank_ext.cli.time_bar import time_bar
 
 
 def schedule_command(
@@ -55,10 +56,11 @@ def schedule_command(
             raise ValueError(f"{before} must have two columns, the job that comes first and the later one")
         first, later = (tables.texts_in(columns, key).tolist() for key in columns)
         pairs = list(zip(first, later, strict=True))
-    plan = schedule(
-        jobs, cost, seconds, machines=machines or None, name=name, time=time, due=due, weight=weight, before=pairs,
-        model=None if model == "none" else model, seed=seed,
-    )  # fmt: skip
+    with time_bar(seconds):
+        plan = schedule(
+            jobs, cost, seconds, machines=machines or None, name=name, time=time, due=due, weight=weight, before=pairs,
+            model=None if model == "none" else model, seed=seed,
+        )  # fmt: skip
     print(plan, file=sys.stderr)
     if output is None:
         if not as_json:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from softrank_ext import build_info, noise, ops
 from softrank_ext.choices import Draw, Engine
@@ -38,14 +39,15 @@ class SelfTest:
             raise ValueError("device must be one that is there, got cuda: torch sees no GPU")
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
+        checks_left = tqdm(CHECKS.items(), unit="check", delay=2, leave=False, disable=not sys.stderr.isatty())
         if self.as_json:
-            found = {name: _outcome(check, device) for name, check in CHECKS.items()}
+            found = {name: _outcome(check, device) for name, check in checks_left}
             is_passed = all(how != "failed" for how, _ in found.values())
             checks = {name: {"outcome": how, "said": said} for name, (how, said) in found.items()}
             tell(True, {"device": str(device), "passed": is_passed, "checks": checks}, "")
             return 0 if is_passed else 1
         print(_described(device))
-        failed = [name for name, check in CHECKS.items() if not _passes(name, check, device)]
+        failed = [name for name, check in checks_left if not _passes(name, check, device)]
         if device.type == "cuda":
             print("Next, with the CUDA toolkit's compute-sanitizer:")
             for tool in ("memcheck", "racecheck", "initcheck"):
@@ -84,7 +86,7 @@ def _passes(name: str, check: Callable[[torch.device], str], device: torch.devic
     """Run a check and say how it went."""
     how, said = _outcome(check, device)
     mark = {"passed": "ok  ", "skipped": "--  ", "failed": "FAILED"}[how]
-    print(f"{name:<28} {mark} {said}".rstrip())
+    tqdm.write(f"{name:<28} {mark} {said}".rstrip())
     return how != "failed"
 
 
@@ -273,8 +275,6 @@ def _second_gpu(device: torch.device) -> str:
 
 def reverse_of(model: SoftRankModel, items: Tensor, seed: int) -> Callable[[], Tensor]:
     """The reverse process of a `sample` call, without its checks and its embedder; returns orders (B, N)."""
-    from tqdm import tqdm
-
     process, device = model.process, items.device
     call = Call(
         model, process, Draw(), settings_of(None), Engine(), seed, False, model.packed_weights(), tqdm(disable=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from softrank_ext.cli.options import AsJson, tell
+from softrank_ext.cli.time_bar import time_bar
 
 ENDINGS = (".html", ".csv", ".geojson", ".png", ".svg", ".pdf")
 
@@ -53,11 +54,12 @@ def tour_command(
         if not path.parent.is_dir():
             raise FileNotFoundError(f"{path.parent} is not a folder: make it first")
     columns = columns_of(places)
-    tour = plan_tour(
-        columns, metric=metric or _metric_of(places, list(columns)), start=start, end=end, closed=not open,
-        pairs=() if pairs is None else pairs, groups=[[name.strip() for name in one.split(",")] for one in group],
-        k=k, seconds=seconds, model=None if model == "none" else model, seed=seed,
-    )  # fmt: skip
+    with time_bar(seconds):
+        tour = plan_tour(
+            columns, metric=metric or _metric_of(places, list(columns)), start=start, end=end, closed=not open,
+            pairs=() if pairs is None else pairs, groups=[[name.strip() for name in one.split(",")] for one in group],
+            k=k, seconds=seconds, model=None if model == "none" else model, seed=seed,
+        )  # fmt: skip
     for line in (repr(tour), tour.certainty, tour.answered_by):
         print(line, file=sys.stderr)
     if tour.is_interrupted:

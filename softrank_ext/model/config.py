@@ -159,8 +159,8 @@ def _upgraded(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "time_steps": steps, "process": process, "data": facts if is_tour else {}}
 
 
-#: Layers as in the paper, widths as in the published SymmetricDiffusers files. The paper prints the two widths the other
-#: way round; the "-as-printed" presets follow it. Vary one with dataclasses.replace.
+#: Layers as in the paper, widths as in the published SymmetricDiffusers files. The paper prints the two widths the
+#: other way round; the "-as-printed" presets follow it. Vary one with dataclasses.replace.
 PRESETS = {
     "mnist": SoftRankConfig(),
     "jigsaw": SoftRankConfig(),

@@ -11,17 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from softrank_ext import noise
 from softrank_ext.model import SoftRankConfig, SoftRankModel
 from softrank_ext.permutations import arrange, ranks_of
 from softrank_ext.processes import Bridge
-from softrank_ext.ranking.groups import GroupBatch, RankingData, drawn_orders
+from softrank_ext.ranking.groups import GroupBatch, Groups, RankingData, batches_by_size, drawn_orders
 from softrank_ext.ranking.law import TIE_BREAKS, score_log_probs
 from softrank_ext.ranking.preprocessing import Preprocessing
 
 BATCH = 16  # groups of an update
 FEWEST_UPDATES, MOST_UPDATES = 300, 4000
+MOST_ITEMS_AT_ONCE = 2**15  # that members score
 CHECKS = 40  # of the validation loss in a fit
 PATIENCE = 12  # checks without a better one
 
@@ -157,3 +159,17 @@ def member_scores(model: SoftRankModel, items: Tensor, mask: Tensor) -> Tensor:
     total = total.masked_fill(~mask, 0.0) / 2
     mean = total.sum(1, keepdim=True) / mask.sum(1, keepdim=True)
     return (total - mean).masked_fill(~mask, 0.0)
+
+
+def mean_scores(members: Sequence[SoftRankModel], items: np.ndarray, groups: Groups, bar: tqdm) -> np.ndarray:
+    """The mean over members of the scores of all rows, (rows,) float64. bar: moved by half a row for each row."""
+    data = RankingData(items, np.full(len(items), np.nan), groups)
+    scores = np.zeros(len(items))
+    for numbers in batches_by_size(groups, range(len(groups.rows)), MOST_ITEMS_AT_ONCE):
+        batch = data.batch(numbers)
+        found = torch.stack([member_scores(member, batch.items, batch.mask) for member in members]).mean(0)
+        for row, number in enumerate(numbers):
+            rows = groups.rows[number]
+            scores[rows] = found[row, : len(rows)].numpy()
+            bar.update(len(rows) / 2)
+    return scores

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from softrank_ext import noise, ops
 from softrank_ext.answers import rank_interval, top_k
@@ -140,8 +141,9 @@ def places_of(
     temperatures: Temperatures,
     settings: Settings,
     rules: GroupRules | None = None,
+    bar: tqdm | None = None,
 ) -> Places:
-    """Places of all rows. scores: (rows,) float64."""
+    """Places of all rows. scores: (rows,) float64. bar: moved by half a row for each row."""
     count = len(scores)
     made = Places(*(np.zeros(count, dtype=np.int64) for _ in range(3)), *(np.zeros(count) for _ in range(4)))
     by_size: dict[int, list[int]] = {}
@@ -156,6 +158,8 @@ def places_of(
             found = _places_of_size(law, own, rows, settings, rules)
             for name, value in found._asdict().items():
                 getattr(made, name)[rows] = value
+            if bar is not None:
+                bar.update(rows.size / 2)
     return made
 
 

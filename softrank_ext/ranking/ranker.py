@@ -16,7 +16,6 @@ from softrank_ext.ranking.groups import (
     LABELS,
     Groups,
     RankingData,
-    batches_by_size,
     data_of_pairs,
     folds_of,
     groups_of,
@@ -24,14 +23,14 @@ from softrank_ext.ranking.groups import (
     read_table,
 )
 from softrank_ext.ranking.law import Temperatures, best_temperatures
-from softrank_ext.ranking.members import Learning, fit_member, member_scores, new_member
+from softrank_ext.ranking.members import Learning, fit_member, mean_scores, member_scores, new_member
 from softrank_ext.ranking.places import Places, Rule, checked_settings, places_of, rules_by_group
 from softrank_ext.ranking.preprocessing import Preprocessing
 from softrank_ext.ranking.ranker_folder import RANKER_FILE, read_ranker, save_ranker
 from softrank_ext.ranking.report import RankingReport, gains_of, report_of
 from softrank_ext.tables import column_in, frame_of
 
-MOST_ITEMS_AT_ONCE = 2**15
+BAR_DELAY = 2.0  # seconds before predict shows its bar
 _NEW_COLUMNS = ("place", "low", "high", "p_top1", "p_top3", "score")
 
 
@@ -222,19 +221,21 @@ class Ranker:
         *,
         rules: Rule | None = None,
         level: float = 0.8,
+        progress: bool | None = None,
     ) -> Any:
         """The same rows in the same order with the columns place, low, high, p_top1, p_top3 and score.
 
         place: in the group, from 1. low, high: the places between which the row stands with probability `level`.
         p_top1, p_top3: P(first), P(among the first three). score: P(before another row of its group).
         rules: `Quota("seller", at_most=1, top=3)`, `Constraints` on the rows of every group (numbered from 0), or a
-        mapping from groups to Constraints. A DataFrame gives a DataFrame, any other table a dict of columns.
+        mapping from groups to Constraints. progress: show a bar; None for one on terminals, after two seconds.
+        A DataFrame gives a DataFrame, any other table a dict of columns.
         """
         columns, array = self._read(table)
         taken = [name for name in _NEW_COLUMNS if name in columns and array is None]
         if taken:
             raise ValueError(f"the table has a column {taken[0]!r} already, which predict would add; rename it")
-        places = self._places(columns, group, rules, level)
+        places = self._places(columns, group, rules, level, sys.stderr.isatty() if progress is None else progress)
         added = {name: getattr(places, name) for name in _NEW_COLUMNS}
         whole = added if array is not None else {**columns, **added}
         is_frame = type(table).__name__ == "DataFrame"
@@ -276,7 +277,12 @@ class Ranker:
         return columns, array
 
     def _places(
-        self, columns: dict[str, np.ndarray], group: Sequence[int] | None, rules: Rule | None, level: float
+        self,
+        columns: dict[str, np.ndarray],
+        group: Sequence[int] | None,
+        rules: Rule | None,
+        level: float,
+        is_shown: bool = False,
     ) -> Places:
         self._check_fitted()
         settings = checked_settings(self.draws, level, self.seed)
@@ -287,19 +293,11 @@ class Ranker:
             column_in(columns, name)
         checked = rules_by_group(rules, columns, groups)
         items = self.preprocessing_.items(columns, groups.group)
-        return places_of(self._scores(items, groups), groups, self.temperatures_, settings, checked)
-
-    def _scores(self, items: np.ndarray, groups: Groups) -> np.ndarray:
-        """The mean over members of their scores, (rows,) float64."""
-        data = RankingData(items, np.full(len(items), np.nan), groups)
-        scores = np.zeros(len(items))
-        for numbers in batches_by_size(groups, range(len(groups.rows)), MOST_ITEMS_AT_ONCE):
-            batch = data.batch(numbers)
-            found = torch.stack([member_scores(member, batch.items, batch.mask) for member in self.members_]).mean(0)
-            for row, number in enumerate(numbers):
-                rows = groups.rows[number]
-                scores[rows] = found[row, : len(rows)].numpy()
-        return scores
+        # A row counts half when it is scored and half when it is placed.
+        with tqdm(total=len(items), unit="row", unit_scale=True, delay=BAR_DELAY, disable=not is_shown) as bar:
+            return places_of(
+                mean_scores(self.members_, items, groups, bar), groups, self.temperatures_, settings, checked, bar
+            )
 
     def save(self, folder: str | Path) -> None:
         """Write the ranker with its preprocessing into a folder; nothing is pickled."""

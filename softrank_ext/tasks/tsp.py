@@ -130,7 +130,9 @@ class TSP:
             )
         files = self._training_files()
         if not files:
-            raise ValueError("this TSP task was made without a training_file")
+            raise ValueError(
+                "training_file, or num_points for random points, must be given to be trained on, got neither"
+            )
         turn, place = divmod(step, len(files))
         number = int(torch.randperm(len(files), generator=generator_of(seed, turn, "files"))[place])
         points, order = _read(files[number])
@@ -158,7 +160,9 @@ class TSP:
                 yield _random_batch(torch.stack([torch.rand(N, 2, generator=g, dtype=torch.float64) for g in drawn]))
             return
         if self.test_file is None:
-            raise ValueError("this TSP task was made without a test_file")
+            raise ValueError(
+                "test_file, or num_points for random points, must be given to be evaluated on, got neither"
+            )
         points, order = _read(self.test_file)
         if count > len(points):
             raise ValueError(f"{self.test_file} has {len(points)} instances, {count} were asked for")
