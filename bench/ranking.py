@@ -3,12 +3,14 @@
     python bench/ranking.py ltr --data FOLDER
     python bench/ranking.py lists
     python bench/ranking.py speed
+    python bench/ranking.py fits --data FOLDER
 
 `ltr`: LightGBM's own example of learning to rank (251 queries, 3,773 documents, 300 features, grades 0 to 4), in five
 folds over all queries. `lists`: drawn here; what a row is worth depends on the other rows of its group. Both rankers
 get the same rows; LightGBM has the settings of SETTINGS. Queries without a relevant document count 1. `speed`: rows
-predicted in a minute. Ranker's defaults were chosen by cross-validation within the training queries of fold 0 of `ltr`;
-the test queries of the other folds are among those, so they took part in that choice.
+predicted in a minute. `fits`: seconds to fit both, on the first fold's training groups of both sets. Ranker's defaults
+were chosen by cross-validation within the training queries of fold 0 of `ltr`; the test queries of the other folds are
+among those, so they took part in that choice.
 """
 
 import argparse
@@ -155,9 +157,30 @@ def speed_lines() -> list[str]:
     return lines
 
 
+def fit_lines(folder: Path) -> list[str]:
+    """Seconds to fit both on the training groups of the first fold, all else as in `compare`."""
+    from lightgbm import LGBMRanker
+
+    lines = []
+    for name, data in (("ltr", read_ltr(folder)), ("lists", drawn_lists())):
+        own = data.of(np.setdiff1d(data.group, folds_of(data)[0]))
+        given, other = (own.X, own.y), LGBMRanker(**SETTINGS, num_threads=1, verbose=-1)
+        seconds = timed_once(lambda: Ranker().fit(*given, own.sizes()))  # noqa: B023
+        others = timed_once(lambda: other.fit(*given, group=own.sizes()))  # noqa: B023
+        shape = f"{len(own.sizes())} groups, {len(own.y)} rows, {own.X.shape[1]} features"
+        lines.append(f"fit to {name} ({shape}): Ranker {seconds:.0f} s, LightGBM {others:.1f} s")
+    return lines
+
+
+def folds_of(data: Rows) -> list[np.ndarray]:
+    """The groups of each fold's test."""
+    mixed = np.random.default_rng(0).permutation(int(data.group.max()) + 1)
+    return [mixed[fold::FOLDS] for fold in range(FOLDS)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("ltr", "lists", "speed"))
+    parser.add_argument("what", choices=("ltr", "lists", "speed", "fits"))
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("SOFTRANK_DATA", ".")) / "ltr")
     parser.add_argument("--folds", type=int, default=FOLDS, help="run only the first so many")
     parser.add_argument("--threads", type=int, default=2)
@@ -167,10 +190,11 @@ def main() -> None:
     figures: dict[str, Any] = {}
     if arguments.what == "speed":
         lines = speed_lines()
+    elif arguments.what == "fits":
+        lines = fit_lines(arguments.data)
     else:
         data = read_ltr(arguments.data) if arguments.what == "ltr" else drawn_lists()
-        mixed = np.random.default_rng(0).permutation(int(data.group.max()) + 1)
-        found = compare(data, [mixed[fold::FOLDS] for fold in range(arguments.folds)])
+        found = compare(data, folds_of(data)[: arguments.folds])
         lines = lines_of(arguments.what, found)
         print(f"seconds per fit: {', '.join(f'{one:.0f}' for one in found.fit_seconds)}")
         figures = {"report": found.report.to_json(), "ours": found.ours.tolist(), "lightgbm": found.lightgbm.tolist()}

@@ -9,8 +9,8 @@ distances, with their optima; pairs: evenly spread, a depot, and the other place
 even N one place is in no pair). Methods: plan_tour; plan_tour without a model; local search (2-opt and Or-opt) from
 random starts; OR-Tools (first solution, then guided local search); fast-tsp, which knows no rules. All on one thread.
 Gaps in percent over the best tour that any of them found, or the optimum where it is known, with the standard error of
-the mean over instances; "behind" is paired: how much longer plan_tour's tours are than the method's. A row per cell
-goes into a JSON file at once, in place of an older row of that cell.
+the mean over instances (of one there is none); "behind" is paired: how much longer plan_tour's tours are than the
+method's. A row per cell goes into a JSON file at once, in place of an older row of that cell.
 """
 
 import argparse
@@ -159,8 +159,9 @@ def stated(values: np.ndarray) -> str:
     """Mean and its standard error."""
     if np.isnan(values).any():
         return f"no tour in time for {np.isnan(values).sum()} of {len(values)}"
-    error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
-    return f"{values.mean():.3f} ± {error:.3f}"
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
+    return f"{values.mean():.3f} ± {values.std(ddof=1) / len(values) ** 0.5:.3f}"
 
 
 def cell(kind: str, N: int, seconds: float, instances: list[Instance], methods: list[str]) -> dict[str, object]:
@@ -169,7 +170,8 @@ def cell(kind: str, N: int, seconds: float, instances: list[Instance], methods: 
     lengths = np.array([[one.length(METHODS[name](one, seconds)) for name in used] for one in instances])
     best = np.minimum(np.nanmin(lengths, 1), [one.best for one in instances])
     gaps = 100 * (lengths / best[:, None] - 1)
-    row: dict[str, object] = {"kind": kind, "N": N, "seconds": seconds, "instances": len(instances)}
+    row: dict[str, object] = {"kind": kind, "N": N, "seconds": seconds, "instances": len(instances),
+                             "machine": machine()}  # fmt: skip
     row["gap"] = {name: stated(gaps[:, i]) for i, name in enumerate(used)}
     row["behind"] = {name: stated(gaps[:, 0] - gaps[:, i]) for i, name in enumerate(used) if i > 0}
     print(json.dumps(row, ensure_ascii=False), flush=True)
@@ -182,7 +184,7 @@ def write(output: Path, row: dict[str, object]) -> None:
     key = ("kind", "N", "seconds")
     rows = [old for old in record["rows"] if any(old[name] != row[name] for name in key)] + [row]
     rows.sort(key=lambda one: (KINDS.index(one["kind"]), one["seconds"], one["N"]))
-    output.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2, ensure_ascii=False) + "\n")
+    output.write_text(json.dumps({"rows": rows}, indent=2, ensure_ascii=False) + "\n")
 
 
 def main() -> None:

@@ -100,15 +100,17 @@ def test_table_of_tours(monkeypatch, tmp_path):
     tables = importlib.import_module("result_tables")
     assert tables.tours_table(tmp_path) == "Not measured yet."
     rows = [
-        {"kind": "tsplib", "N": 0, "seconds": 1.0, "instances": 3, "gap": {"plan_tour": "0.1 ± 0.1", "fast-tsp": "0"}},
-        {"kind": "pairs", "N": 50, "seconds": 10.0, "instances": 2, "gap": {"plan_tour": "0.2 ± 0.1"}},
-    ]
-    (tmp_path / "tours.json").write_text(json.dumps({"machine": {"cores": 2}, "rows": rows}))
+        {"kind": "tsplib", "N": 0, "seconds": 1.0, "instances": 3, "machine": {"cores": 2},
+         "gap": {"plan_tour": "0.1 ± 0.1", "fast-tsp": "0"}},
+        {"kind": "pairs", "N": 50, "seconds": 10.0, "instances": 2, "machine": {"cores": 4},
+         "gap": {"plan_tour": "0.2 ± 0.1"}},
+    ]  # fmt: skip
+    (tmp_path / "tours.json").write_text(json.dumps({"rows": rows}))
     lines = tables.tours_table(tmp_path).splitlines()
     assert lines[2:4] == [
         "| tsplib | 100 to 200 | 1 | 3 | 0.1 ± 0.1 | 0 |", "| pairs | 50 | 10 | 2 | 0.2 ± 0.1 | - |",
     ]  # fmt: skip
-    assert lines[-1] == "On cores 2."
+    assert lines[-2:] == ["1 s on cores 2.", "10 s on cores 4."]
 
 
 @pytest.mark.slow
@@ -491,3 +493,9 @@ def test_ranking_benchmark_reads_and_compares(monkeypatch, tmp_path):
     found = ranking.compare(ranking.drawn_lists(12), [ranking.np.arange(4)])
     assert found.ours.shape == found.lightgbm.shape == (4, 3) and found.report.groups == 4
     assert "NDCG@10" in "\n".join(ranking.lines_of("lists", found))
+    drawn = ranking.drawn_lists(10), ranking.drawn_lists(20)
+    monkeypatch.setattr(ranking, "read_ltr", lambda folder: drawn[1])
+    monkeypatch.setattr(ranking, "drawn_lists", lambda: drawn[0])
+    lines = ranking.fit_lines(tmp_path)
+    assert lines[0].startswith("fit to ltr (16 groups, ") and ", 3 features): Ranker " in lines[0]
+    assert lines[1].startswith("fit to lists (8 groups, ")

@@ -76,7 +76,9 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
         "schedules": lambda: result_tables.schedules_table(results),
         "costs": lambda: result_tables.costs_table(results),
         "certificates": lambda: result_tables.certificates_table(results),
-        "ranking": lambda: printed(results, ("ranking_ltr.txt", "ranking_lists.txt", "ranking_speed.txt")),
+        "ranking": lambda: printed(
+            results, ("ranking_ltr.txt", "ranking_lists.txt", "ranking_speed.txt", "ranking_fits.txt")
+        ),
         "tours": lambda: result_tables.tours_table(results),
     }
 

@@ -375,6 +375,10 @@ def tours_table(results: Path) -> str:
         size = "100 to 200" if row["kind"] == "tsplib" else row["N"]
         gaps = [row["gap"].get(name, "-") for name in names]
         lines.append((row["kind"], size, f"{row['seconds']:g}", row["instances"], *gaps))
-    machine = ", ".join(f"{name} {value}" for name, value in record["machine"].items())
     table = markdown_table(("places", "N", "seconds", "instances", *names), lines)
-    return "\n".join([*table, "", f"On {machine}."])
+    machines: dict[str, list[str]] = {}
+    for row in record["rows"]:
+        machine = ", ".join(f"{name} {value}" for name, value in row["machine"].items())
+        machines.setdefault(machine, []).append(f"{row['seconds']:g}")
+    told = [f"{' and '.join(dict.fromkeys(seconds))} s on {machine}." for machine, seconds in machines.items()]
+    return "\n".join([*table, "", *told])
