@@ -32,6 +32,7 @@ from softrank_ext.ranking.members import member_scores
 from softrank_ext.ranking.places import Settings, places_of, rules_by_group, with_quota
 from softrank_ext.ranking.preprocessing import Preprocessing, places_in_groups
 from softrank_ext.ranking.report import ndcg_of, places_of_levels, report_of
+from softrank_ext.tables import write_csv
 
 SMALL = {"members": 2, "width": 16, "epochs": 1, "learning_rate": 0.01, "dropout": 0.1, "draws": 200}
 
@@ -681,6 +682,24 @@ def test_what_is_neither_number_nor_category(ranker):
         ValueError, match=r"validation must be a table, or a tuple \(table, y, group\), got a tuple of 4"
     ):
         Ranker(FEATURES, "query", "grade", **SMALL).fit(table, validation=(table, None, None, 3))
+
+
+def test_a_text_among_numbers_is_no_category(tmp_path):
+    table = hotels(10)
+    told = r"column 'price' has text in row 17 among numbers: '12 EUR'; leave that cell empty, or, if these are names"
+    price = table["price"].tolist()
+    price[17] = "12 EUR"
+    with pytest.raises(ValueError, match=told):
+        Ranker(["price"], "query", "grade", **SMALL).fit({**table, "price": price})
+    write_csv({**table, "price": price}, tmp_path / "table.csv")
+    with pytest.raises(ValueError, match=told):
+        Ranker(["price"], "query", "grade", **SMALL).fit(tmp_path / "table.csv")
+    price[17] = "n/a"
+    fitted = Ranker(["price"], "query", "grade", **SMALL).fit({**table, "price": price})
+    assert repr(fitted).endswith("it reads price as numbers")
+    # Names of which a part are digits stay names.
+    names = [f"{number}A" if number % 4 else str(number) for number in range(len(price))]
+    assert repr(Ranker(["price"], "query", "grade", **SMALL).fit({**table, "price": names})).endswith("as categories")
 
 
 def test_arrays_of_another_width():

@@ -192,7 +192,9 @@ def test_texts_in():
 def test_is_number_column():
     assert is_number_column(np.array([1, 2])) and is_number_column(np.array([True]))
     assert is_number_column(np.array([1, None], dtype=object))
+    assert is_number_column(np.array([1.5, "n/a"], dtype=object))
     assert not is_number_column(np.array([1, "a"], dtype=object))
+    assert not is_number_column(np.array(["1", "n/a"], dtype=object))
     assert not is_number_column(np.array([None], dtype=object))
     assert not is_number_column(np.array(["2026-01-01"], dtype="datetime64[D]"))
 

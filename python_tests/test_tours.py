@@ -227,7 +227,12 @@ class TestBadInput:
             (points(3), {"metric": None}, 'metric must be given: "latlon" .degrees, latitude first'),
             (points(3), {"metric": "miles"}, "metric must be one of 'latlon', 'plane', 'matrix', got 'miles'"),
             (points(3), {"start": 3}, "start must give a row from 0 to 2, got 3"),
-            (points(3), {"start": "depot"}, "start must name a place, 'depot' is no place"),
+            (points(3), {"start": "depot"}, "start must name a place, 'depot' is no place$"),
+            (
+                {"x": [0, 1], "y": [0, 1], "name": ["Depot", "b"]},
+                {"start": "depot "},
+                "start must name a place, 'depot ' is no place; did you mean 'Depot'?",
+            ),
             (points(3), {"end": 1}, "end needs closed=False"),
             (points(3), {"start": 1, "end": 1, "closed": False}, "start and end must be different places, got 1"),
             (points(3), {"pairs": [(0, 1), (1, 0)]}, "constraints contradict each other: "),

@@ -25,10 +25,12 @@ MOST_FILE_BYTES = 2**32
 MOST_CELL_CHARACTERS = 2**20
 DELIMITERS = (",", ";", "\t")
 MISSING_WORDS = frozenset(("", "na", "n/a", "nan", "null", "none"))
+MOSTLY = 0.9  # of the cells; where more are numbers, a text among them is taken for a slip
 TABLE_KINDS = (
     "a pandas or polars DataFrame, a dict of columns, a numpy structured array, a 2-d array with names, or the path of "
     "a CSV file"
 )
+_NUMBERS = (int, float, np.number, np.bool_)
 _WHOLE_NUMBER = re.compile(r"[+-]?(0|[1-9]\d{0,17})")
 # 007, and numbers of more digits than a float has, are names: as numbers they would lose what tells them apart.
 _NAME_IN_DIGITS = re.compile(r"[+-]?(0\d+|\d{19,})")
@@ -97,8 +99,24 @@ def is_number_column(column: np.ndarray) -> bool:
     """Whether the column holds numbers (or bools) by its type, or, of objects, all that are not missing are numbers."""
     if column.dtype != object:
         return column.dtype.kind in "biuf"
-    found = [value for value in column.tolist() if not _is_missing(value)]
-    return bool(found) and all(isinstance(value, int | float | np.number | np.bool_) for value in found)
+    found = [value for value in column.tolist() if not _is_missing_word(value)]
+    return bool(found) and all(isinstance(value, _NUMBERS) for value in found)
+
+
+def check_names(columns: Mapping[str, np.ndarray], name: str) -> None:
+    """Raise ValueError if the column has numbers and a few texts: a slip would make names of all its numbers."""
+    column = column_in(columns, name)
+    if column.dtype != object:
+        return
+    cells = [(row, value) for row, value in enumerate(column.tolist()) if not _is_missing_word(value)]
+    texts = [(row, value) for row, value in cells if not (isinstance(value, _NUMBERS) or _is_number_word(value))]
+    has_numbers = any(isinstance(value, _NUMBERS) for _, value in cells)
+    if texts and (has_numbers or len(texts) < (1 - MOSTLY) * len(cells)):
+        row, value = texts[0]
+        raise ValueError(
+            f"column {name!r} has text in row {row} among numbers: {_short(value)}; leave that cell empty, or, if "
+            "these are names, begin each with a letter; rows count from 0"
+        )
 
 
 def column_in(columns: Mapping[str, np.ndarray], name: str) -> np.ndarray:
@@ -331,7 +349,7 @@ def _parsed(name: str, column: np.ndarray) -> np.ndarray:
     """Numbers of a column of objects; NaN where missing."""
     numbers = np.full(len(column), np.nan)
     for row, value in enumerate(column.tolist()):
-        if _is_missing(value) or (isinstance(value, str) and value.strip().lower() in MISSING_WORDS):
+        if _is_missing_word(value):
             continue
         number = _number_of(value) if isinstance(value, str) else _float_of(value)
         if number is None:
@@ -362,6 +380,14 @@ def _text_of(name: str, row: int, value: Any) -> str | None:
 
 def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ == "NAType"
+
+
+def _is_missing_word(value: Any) -> bool:
+    return _is_missing(value) or (isinstance(value, str) and value.strip().lower() in MISSING_WORDS)
+
+
+def _is_number_word(value: Any) -> bool:
+    return isinstance(value, str) and _number_of(value) is not None and not _NAME_IN_DIGITS.fullmatch(value.strip())
 
 
 def _values(column: np.ndarray) -> list[Any]:

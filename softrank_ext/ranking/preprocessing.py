@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from softrank_ext.tables import is_number_column, numbers_in, texts_in
+from softrank_ext.tables import check_names, is_number_column, numbers_in, texts_in
 
 MOST_KNOTS = 65  # of a number's curve
 MOST_CODES = 10_000  # of a category: the most frequent values
@@ -56,6 +56,7 @@ class Preprocessing:
                 if found is not None:
                     numbers.append(found)
             else:
+                check_names(columns, name)
                 values, counts = np.unique(_known(texts_in(columns, name)), return_counts=True)
                 frequent = values[np.argsort(-counts, kind="stable")][:MOST_CODES]
                 if len(frequent) > 0:

@@ -51,7 +51,9 @@ class Places:
             found = [row for row, name in enumerate(self.names) if name == place]
             if len(found) == 1:
                 return found[0]
-            what = f"there {len(found)} times: give its row" if found else "no place"
+            near = {name.lower(): name for name in self.names}.get(place.strip().lower())
+            hint = "" if near is None else f"; did you mean {near!r}?"
+            what = f"there {len(found)} times: give its row" if found else f"no place{hint}"
             raise ValueError(f"{argument} must name a place, {place!r} is {what}")
         if isinstance(place, bool) or not hasattr(place, "__index__"):
             raise TypeError(f"{argument} must name a place, or give its row, got {type(place).__name__}")
