@@ -1,5 +1,6 @@
 """Files that change in one step: what a reader sees at every moment, and that damage is told."""
 
+import errno
 import hashlib
 import json
 import os
@@ -182,3 +183,12 @@ def test_readers_and_savers_at_the_same_time_see_one_save(folder):
         thread.join()
     assert errors == [] and len(seen) > 1
     assert len(list(folder.iterdir())) == 3 and len(set(read_files(folder, ("a",))["a"])) == 1
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
+    def full(number):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path / 'weights'}"):
+        write_file(tmp_path / "weights", b"numbers")

@@ -139,10 +139,21 @@ def _temporary_files(folder: Path) -> list[Path]:
 
 
 def _write_to_disk(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
+    with naming(path), open(path, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give errors of the operating system the name of the file, which only those of opening it have."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 def _remove(path: Path) -> None:

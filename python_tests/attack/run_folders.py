@@ -2,13 +2,17 @@
 
     python python_tests/attack/run_folders.py
 
-Each case must end with one sentence, and a run that can be resumed must end with the files of an undisturbed one.
+Each case must end with one sentence, and a run that can be resumed must end with the files of an undisturbed one. Full
+disks and read-only ones are file systems in memory, mounted in a namespace of their own (util-linux' unshare): where
+that is not permitted these cases are left out, which is said.
 Prints one line of JSON; exits 1 if there is a defect.
 """
 
+import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,14 +49,13 @@ except (ValueError, OSError) as error:
     sys.exit(f"refused: {error}")
 """
 TESTS = str(Path(__file__).parents[1])
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+NAMESPACE = ["unshare", "--map-root-user", "--mount"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python", sys.executable]
 
 
 def start(folder: Path, *words: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     """A run in a process of its own."""
-    script = next(path for path in folder.parents if path.is_dir()) / "train.py"
-    script.write_text(TRAIN)
-    command = [sys.executable, *launcher, str(script), TESTS, str(folder), *words]
+    command = [sys.executable, *launcher, "-c", TRAIN, TESTS, str(folder), *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -64,18 +67,80 @@ def finished(folder: Path, *words: str) -> tuple[int, str]:
     return child.returncode, said
 
 
-def _defects(root: Path) -> Iterator[tuple[str, str]]:
+def refuses(outcome: tuple[int, str], sentence: str) -> str:
+    """What is wrong with a run that should have ended with a sentence, "" for nothing."""
+    code, said = outcome
+    is_told = code == 1 and said.count("\n") == 1 and said.startswith("refused: ") and sentence in said
+    return "" if is_told else f"exit code {code}: {said}"
+
+
+def equals(outcome: tuple[int, str], folder: Path, wanted: dict[str, bytes]) -> str:
+    """What is wrong with a run that should have ended with these files, "" for nothing."""
+    code, said = outcome
+    if code != 0:
+        return f"exit code {code}: {said}"
+    return "" if contents(folder) == wanted else "its files are not those of an undisturbed run"
+
+
+def mount(folder: Path, options: str) -> None:
+    """A file system in memory at the folder, or new options of the one there."""
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+
+
+def _defects_of_disks(root: Path, wanted: dict[str, bytes]) -> Iterator[tuple[str, str]]:
+    """The cases that need file systems of their own."""
+    # A run needs about 270 kB, and a checkpoint's 210 kB twice while it is replaced.
+    for size in (32, 160, 384):
+        disk = root / f"disk of {size} kB"
+        mount(disk, f"size={size}k")
+        run = disk / "run"
+        yield f"full at {size} kB", refuses(finished(run), "No space left on device")
+        mount(disk, "remount,size=4m")
+        yield f"full at {size} kB, resumed", equals(finished(run), run, wanted)
+
+    disk = root / "filled"
+    mount(disk, "size=2m")
+    child = start(disk / "run", "--slow")
+    while not (disk / "run" / "last" / "manifest.json").exists() and child.poll() is None:
+        time.sleep(0.02)
+    with contextlib.suppress(OSError), open(disk / "filler", "wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    _, said = child.communicate(timeout=300)
+    yield "filled amid a run", refuses((child.returncode, said), f"No space left on device: '{disk}")
+    (disk / "filler").unlink()
+    yield "filled amid a run, resumed", equals(finished(disk / "run"), disk / "run", wanted)
+
+    disk = root / "read-only"
+    mount(disk, "size=4m")
+    child = start(disk / "run", "--slow")
+    while not (disk / "run" / "last" / "manifest.json").exists() and child.poll() is None:
+        time.sleep(0.02)
+    child.kill()
+    child.communicate()
+    mount(disk, "remount,ro")  # for root too
+    yield "read-only", refuses(finished(disk / "run"), "Read-only file system")
+    yield "read-only, a new run", refuses(finished(disk / "other"), "Read-only file system")
+    load = [sys.executable, "-c", f"import softrank_ext; softrank_ext.from_pretrained({str(disk / 'run' / 'last')!r})"]
+    loaded = subprocess.run(load, capture_output=True, text=True)
+    yield "read-only, a model in it", loaded.stderr
+    mount(disk, "remount,rw")
+    yield "read-only, then resumed", equals(finished(disk / "run"), disk / "run", wanted)
+
+
+def _defects(root: Path, may_mount: bool) -> Iterator[tuple[str, str]]:
     """Name of each case, and what is wrong with it, "" for nothing."""
     whole = root / "whole"
     code, said = finished(whole)
     yield "undisturbed", "" if code == 0 else said
     wanted = contents(whole)
 
-    # 1. Files may not grow: as a full disk, before training and amid it.
-    code, said = finished(root / "full", "--small")
-    yield "full disk", "" if code == 1 and "refused: " in said and "cannot write" in said else said
-    code, said = finished(root / "full")
-    yield "full disk, resumed", "" if code == 0 and contents(root / "full") == wanted else said
+    # 1. Files may not grow, which needs no mount.
+    yield "limited files", refuses(finished(root / "full", "--small"), "cannot write")
+    yield "limited files, resumed", equals(finished(root / "full"), root / "full", wanted)
+    if may_mount:
+        yield from _defects_of_disks(root, wanted)
 
     # 2. A second run in the folder, while the first one lives.
     first = start(root / "shared", "--slow")
@@ -86,7 +151,7 @@ def _defects(root: Path) -> Iterator[tuple[str, str]]:
     first.send_signal(signal.SIGCONT)
     yield "second run", "" if code == 1 and f"process {first.pid}" in said else said or "the second run was let in"
     _, said = first.communicate(timeout=300)
-    yield "first run", "" if first.returncode == 0 and contents(root / "shared") == wanted else said
+    yield "first run", equals((first.returncode, said), root / "shared", wanted)
 
     # 3. Killed at a random time, three times, then resumed.
     for wait in (0.2, 0.7, 1.2):
@@ -96,13 +161,11 @@ def _defects(root: Path) -> Iterator[tuple[str, str]]:
         time.sleep(wait)
         child.send_signal(signal.SIGKILL)
         child.communicate()
-    code, said = finished(root / "killed")
-    yield "killed, resumed", "" if code == 0 and contents(root / "killed") == wanted else said or "files differ"
+    yield "killed, resumed", equals(finished(root / "killed"), root / "killed", wanted)
 
-    # 4. A folder that cannot be written to; root may write anywhere, so there it is a file in the way.
+    # 4. A file in the way.
     (root / "file").write_text("")
-    code, said = finished(root / "file" / "run")
-    yield "no folder", "" if code == 1 and "refused: " in said else said
+    yield "no folder", refuses(finished(root / "file" / "run"), "")
 
     # 5. One process of torchrun is killed; the others end with it, and a restart goes on.
     child = start(root / "two", "--slow", launcher=tuple(TORCHRUN))
@@ -118,11 +181,30 @@ def _defects(root: Path) -> Iterator[tuple[str, str]]:
     yield "killed rank of torchrun, restarted", "" if is_whole and child.returncode != 0 else said or "it went on"
 
 
+def why_no_mounts() -> str:
+    """Why this process may not mount file systems where no other one sees them; "" if it may."""
+    if shutil.which("unshare") is None:
+        return "there is no unshare"
+    tried = subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "tmpfs", "/tmp"], capture_output=True, text=True)
+    return tried.stderr.strip()
+
+
 def main() -> int:
     """Try all cases; returns the exit code."""
+    may_mount = "--mounts" in sys.argv
+    if not may_mount:
+        reason = why_no_mounts()
+        if not reason:
+            return subprocess.run([*NAMESPACE, sys.executable, __file__, "--mounts"]).returncode
+        print(f"no full and no read-only disk is tried, as nothing may be mounted here: {reason}", file=sys.stderr)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with tempfile.TemporaryDirectory() as work:
-        found = list(_defects(Path(work)))
+        try:
+            found = list(_defects(Path(work), may_mount))
+        finally:
+            for path in Path(work).iterdir():
+                if path.is_mount():
+                    subprocess.run(["umount", str(path)], check=True)
     for name, wrong in found:
         if wrong:
             print(f"{name}: {wrong}", file=sys.stderr)

@@ -15,6 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from softrank_ext import model_folder
+from softrank_ext.atomic_files import naming
 from softrank_ext.batch import Batch
 from softrank_ext.training.config import TrainConfig, rate_at
 from softrank_ext.training.draws import Drawer, Tally
@@ -160,7 +161,8 @@ class Report:
 
     def _write_line(self, numbers: dict[str, float]) -> None:
         if self.here.rank == 0 and self.folder is not None:
-            with open(self.folder / METRICS_FILE, "a") as file:
+            path = self.folder / METRICS_FILE
+            with naming(path), open(path, "a") as file:
                 file.write(json.dumps(numbers) + "\n")
         if self._tensorboard is not None:
             for name, number in numbers.items():
