@@ -2,8 +2,9 @@
 
     python bench/improve.py --file tsp50_concorde_0000-0255.txt --draws 64 256
 
-A table on equal draws: independent draws from random starts, and `improve` after 16 of them, without and with local
-search (2-opt and Or-opt). A table on equal seconds, those that `improve` took for the first number of draws:
+A table on equal draws: independent draws from random starts; draws of the eight turned and mirrored copies in turn, at
+temperature 0.5, as `improve` makes its own; and `improve` after 16 of these, without and with local search (2-opt and
+Or-opt). A table on equal seconds, those that `improve` took for the first number of draws:
 independent draws, 8 symmetries, `improve`, the same with uniform draws in place of the model's, restarts of the local
 search from random tours, and fast-tsp. With --parts, instead, a table of what may be drawn again, on equal draws.
 Gaps in percent over the file's tours, with the standard error of their mean over the instances; differences are
@@ -32,6 +33,8 @@ from softrank_ext.tasks.tsp import TSP, read_instances
 
 RESULTS = Path(__file__).parent / "results"
 LENGTH = TourLength()
+PLAIN_DRAWING = Drawing(decode="sample", copies=False)
+OWN_DRAWING = Drawing()
 
 
 def polish(items: Tensor, order: Tensor) -> Tensor:
@@ -53,18 +56,20 @@ class Instances:
         """Percent over the best known length, (B,)."""
         return 100 * (lengths / self.best - 1)
 
-    def improved(self, search: Search, draws: int, initial: int = 16) -> Tensor:
+    def improved(self, search: Search, draws: int, initial: int = 16, drawing: Drawing = OWN_DRAWING) -> Tensor:
         """Lengths (B,) after so many draws."""
         found = improve(
             self.model, self.points, tour_length, initial=min(initial, draws), rounds=max(draws - initial, 0),
-            search=search, seed=self.seed,
+            search=search, drawing=drawing, seed=self.seed,
         )  # fmt: skip
         return found.cost
 
-    def improved_for(self, model: OrderModel, search: Search, seconds: float) -> tuple[Tensor, int]:
+    def improved_for(
+        self, model: OrderModel, search: Search, seconds: float, drawing: Drawing = OWN_DRAWING
+    ) -> tuple[Tensor, int]:
         """Lengths (B,) after so many seconds, and the draws per instance."""
         found = improve(
-            model, self.points, tour_length, seconds=seconds, search=search, seed=self.seed, drawing=Drawing()
+            model, self.points, tour_length, seconds=seconds, search=search, drawing=drawing, seed=self.seed
         )
         return found.cost, found.draws
 
@@ -108,12 +113,16 @@ def equal_draws(given: Instances, counts: list[int]) -> tuple[list[dict[str, obj
     """Rows of the table on equal draws, and the seconds of the first `improve`."""
     rows, first_seconds = [], 0.0
     for draws in counts:
-        independent = given.gaps(given.improved(Search(), draws, initial=draws))
-        for name, search in (("improve", Search()), ("improve with local search", Search(polish=polish))):
+        independent = given.gaps(given.improved(Search(), draws, initial=draws, drawing=PLAIN_DRAWING))
+        for name, search, initial in (
+            ("draws of copies", Search(), draws),
+            ("improve", Search(), 16),
+            ("improve with local search", Search(polish=polish), 16),
+        ):
             lengths: list[Tensor] = []
-            seconds = timed_once(lambda: lengths.append(given.improved(search, draws)))  # noqa: B023
+            seconds = timed_once(lambda: lengths.append(given.improved(search, draws, initial)))  # noqa: B023
             gaps = given.gaps(lengths[0])
-            first_seconds = first_seconds or seconds
+            first_seconds = first_seconds or seconds if name == "improve" else first_seconds
             rows.append(
                 {"draws": draws, "search": name, "gap": stated(gaps), "independent": stated(independent),
                  "less than independent": stated(independent - gaps), "seconds": round(seconds, 1)}
@@ -126,7 +135,7 @@ def equal_seconds(given: Instances, seconds: float) -> list[dict[str, object]]:
     """Rows of the table on equal seconds."""
     uniform = UniformModel(given.model.config.data)
     searches: dict[str, Callable[[], tuple[Tensor, int]]] = {
-        "independent draws": partial(given.improved_for, given.model, Search(fresh=1.0), seconds),
+        "independent draws": partial(given.improved_for, given.model, Search(fresh=1.0), seconds, PLAIN_DRAWING),
         "8 symmetries": partial(given.symmetric_for, seconds),
         "improve": partial(given.improved_for, given.model, Search(), seconds),
         "improve with local search": partial(given.improved_for, given.model, Search(polish=polish), seconds),

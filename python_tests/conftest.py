@@ -46,6 +46,7 @@ def make_model() -> Callable[..., SoftRankModel]:
         reads: str = "order",
         partial: bool = False,
         symmetry: str = "none",
+        copies: str = "none",
     ) -> SoftRankModel:
         torch.manual_seed(7)
         config = SoftRankConfig(
@@ -62,7 +63,7 @@ def make_model() -> Callable[..., SoftRankModel]:
             process=process,
             reads=reads,
             partial=partial,
-            data=DataFacts(symmetry, fixed_start=fixed_start),
+            data=DataFacts(symmetry, fixed_start=fixed_start, copies=copies),
         )
         model = SoftRankModel(config).to(dtype)
         with torch.no_grad():

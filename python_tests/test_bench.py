@@ -113,6 +113,32 @@ def test_table_of_tours(monkeypatch, tmp_path):
     assert lines[-2:] == ["1 s on cores 2.", "10 s on cores 4."]
 
 
+def test_tables_of_improve(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCH / "making"))
+    monkeypatch.syspath_prepend(str(BENCH))
+    tables = importlib.import_module("result_tables")
+    assert tables.improve_table(tmp_path) == tables.improve_seconds_table(tmp_path) == "Not measured yet."
+
+    def report(points, **more):
+        searches = {"draws of copies": "3", "improve": "2", "improve with local search": "1"}
+        rows = [{"draws": 64, "search": name, "gap": gap, "independent": "4", "seconds": 0.5}
+                for name, gap in searches.items()]  # fmt: skip
+        about = {"machine": {"cores": 2}, "instances": 10, "points": points, "equal_draws": rows, **more}
+        (tmp_path / f"improve_{points}.json").write_text(json.dumps(about))
+
+    report(100)
+    report(
+        50, equal_seconds=[{"search": "improve", "gap": "2", "draws": 60}, {"search": "other", "gap": "0", "draws": 0}]
+    )
+    (tmp_path / "improve_parts_50.json").write_text("{}")
+    lines = tables.improve_table(tmp_path).splitlines()
+    assert lines[2:4] == ["| 50 | 10 | 64 | 4 | 3 | 2 | 1 |", "| 100 | 10 | 64 | 4 | 3 | 2 | 1 |"]
+    assert lines[-1] == "Measured on: cores 2."
+    lines = tables.improve_seconds_table(tmp_path).splitlines()
+    assert lines[0] == "| search in the same seconds | 50 points, 50 ms each | draws |"
+    assert lines[2:] == ["| improve | 2 | 60 |", "| other | 0 | - |"]
+
+
 @pytest.mark.slow
 def test_samplers_have_their_certificates(tmp_path):
     run = _run_script("certificates.py", "--large-draws", "4000", "--output", str(tmp_path / "made.json"))
@@ -163,7 +189,11 @@ def test_improve_benchmark_runs(tmp_path):
     assert run.returncode == 0, run.stderr
     record = json.loads((tmp_path / "improve.json").read_text())
     assert record["instances"] == 3 and record["points"] == 12
-    assert [row["search"] for row in record["equal_draws"]] == ["improve", "improve with local search"]
+    assert [row["search"] for row in record["equal_draws"]] == [
+        "draws of copies",
+        "improve",
+        "improve with local search",
+    ]
     gaps = {row["search"]: float(row["gap"].split()[0]) for row in record["equal_seconds"]}
     assert len(gaps) == 8 and all(gap > -1e-3 for gap in gaps.values())
     assert gaps["improve with local search"] <= gaps["improve by uniform draws"]

@@ -78,7 +78,7 @@ CONFIGS = {
     "tours": SoftRankConfig(
         embedder={"kind": "points", "cycles": 16.0},
         process=Bridge(0.1, "gaussian", "reflected", sampling_steps=8),
-        data=DataFacts("tour", "counterclockwise", True, (20, 50), (0.0, 1.0), "unit square"),
+        data=DataFacts("tour", "counterclockwise", True, (20, 50), (0.0, 1.0), "unit square", "square"),
     ),
     "riffle": SoftRankConfig(head="gpl", decoder_layers=0, process=Riffle((0, 2, 7), "previous")),
     "soft ranks": SoftRankConfig(time="continuous", reads="soft-ranks"),
@@ -106,7 +106,7 @@ class TestJson:
         }  # fmt: skip
         assert written["data"] == {
             "symmetry": "tour", "direction": "counterclockwise", "fixed_start": True, "num_items": (20, 50),
-            "value_range": (0.0, 1.0), "scaling": "unit square",
+            "value_range": (0.0, 1.0), "scaling": "unit square", "copies": "square",
         }  # fmt: skip
 
     @pytest.mark.parametrize(
@@ -221,6 +221,7 @@ def test_bundled_models_know_their_process_and_data():
         assert config.process == Bridge(0.5, "uniform", "exact", "clean", 1) and config.time_steps == 5
         assert config.data.fixed_start == (name == "tsp") == (config.data.symmetry == "tour")
         assert config.data.num_items is not None
+        assert config.data.copies == ("square" if name == "tsp" else "none")
         assert json.loads(json.dumps(config.to_json())) == fields, "nothing is left to a default"
 
 

@@ -7,6 +7,7 @@ from testing import all_orders
 
 from softrank_ext import Constraints, Drawing, Engine, Search, from_pretrained, improve, sample
 from softrank_ext.metrics import tour_length
+from softrank_ext.model import square_copy
 from softrank_ext.permutations import ranks_of
 from softrank_ext.sampling import Annealed, Near, Part, Tail, Unsure, Whole
 
@@ -59,9 +60,31 @@ def test_without_rounds_it_is_the_best_of_draws(make_model):
     torch.testing.assert_close(found.cost, costs.amin(1))
 
 
+def test_draws_take_the_copies_in_turn(make_model):
+    """Draw k of row r is that of `sample` for copy r + k of the eight; its cost is that of the items as given."""
+    model, points = make_model("pointer", copies="square"), ITEMS.sigmoid()
+    drawing = Drawing(decode="sample")
+    found = improve(model, points, path_length, initial=12, rounds=0, drawing=drawing, seed=5)
+    costs = torch.full((3, 12), torch.nan, dtype=torch.float64)
+    for copy in range(8):
+        seen = square_copy(points, torch.full((3,), copy))
+        drawn = sample(model, seen, num_samples=12, steps=1, seed=5).order
+        for row in range(3):
+            for draw in range((copy - row) % 8, 12, 8):
+                costs[row, draw] = path_length(points[row, None], drawn[row, draw, None])
+    torch.testing.assert_close(found.cost, costs.amin(1))
+    few = [improve(model, points, path_length, initial=2, rounds=0, drawing=drawing, seed=5).order
+           for drawing in (drawing, Drawing(decode="sample", copies=False))]  # fmt: skip
+    drawn = sample(model, points, num_samples=2, steps=1, seed=5)
+    assert not torch.equal(few[0], few[1]) and torch.equal(few[1], drawn.best(path_length, points).order)
+    with pytest.raises(ValueError, match=r"items must be \(B, N, 2\) points, got \(1, 4, 3\) float32"):
+        improve(model, torch.rand(1, 4, 3), path_length)
+
+
+@pytest.mark.parametrize("copies", ["none", "square"])
 @pytest.mark.parametrize("kind", [None, Part(), Near(), Unsure(), Whole(0.3), (Tail(), Part(2, 3))])
-def test_the_same_result_at_any_split(make_model, kind):
-    model = make_model("pointer", torch.float64, partial=True)
+def test_the_same_result_at_any_split(make_model, kind, copies):
+    model = make_model("pointer", torch.float64, partial=True, copies=copies)
     items, arguments = ITEMS.double(), {"initial": 4, "rounds": 6, "chains": 2, "seed": 3}
     arguments["search"] = Search(rebuild=kind)
     found = improve(model, items, path_length, **arguments)
@@ -104,9 +127,10 @@ def test_rules_hold(make_model):
     assert (ranks[:, 5] < ranks[:, 0]).all() and (ranks[:, 2] != 0).all() and ranks[:, 3].tolist() == [5, 4, 5]
 
 
+@pytest.mark.parametrize("copies", ["none", "square"])
 @pytest.mark.parametrize("start", [None, 4])
-def test_tours_are_turned_and_come_back_from_their_start(make_model, start):
-    model = make_model("pointer", fixed_start=True, symmetry="tour")
+def test_tours_are_turned_and_come_back_from_their_start(make_model, start, copies):
+    model = make_model("pointer", fixed_start=True, symmetry="tour", copies=copies)
     pins = None if start is None else Constraints(pins={start: 0})
     found = improve(model, ITEMS, tour_length, constraints=pins, initial=8, rounds=100, chains=2, seed=0)
     torch.testing.assert_close(found.cost, best_of_all(ITEMS, tour_length))

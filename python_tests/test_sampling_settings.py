@@ -2,13 +2,23 @@
 
 import pytest
 
-from softrank_ext import Beam, Drawing, Search
+from softrank_ext import Beam, Draw, Drawing, Search
+from softrank_ext.choices import Greedy
+from softrank_ext.model import DataFacts
 from softrank_ext.sampling import Annealed, Part, Tail
 
 
 def test_what_is_taken():
     assert Search(rebuild=(Part(), Tail(2, 5)), accept=Annealed(0.1)).accept.decay == 0.95
     assert Drawing("greedy", first_row=3).first_row == 3
+
+
+def test_draws_from_copies_are_sharper():
+    alone, copies = DataFacts(), DataFacts(copies="square")
+    plain = Drawing(copies=False)
+    assert [Drawing().choice(facts) for facts in (alone, copies)] == [Draw(), Draw(0.5)]
+    assert Drawing().num_copies(copies) == 8 and Drawing("greedy").choice(copies) == Greedy()
+    assert plain.num_copies(copies) == 1 and plain.choice(copies) == Draw()
 
 
 @pytest.mark.parametrize(
@@ -23,6 +33,7 @@ def test_what_is_taken():
         (lambda: Annealed(start=-1), "start must be at least 0 and finite, got -1"),
         (lambda: Annealed(decay=0), "decay must be above 0 and at most 1, got 0"),
         (lambda: Drawing(Beam(2)), "decode must be a draw or greedy here"),
+        (lambda: Drawing(copies=2), "copies must be True or False, got 2"),
         (lambda: Drawing(first_row=-1), "first_row must be an integer of at least 0"),
     ],
 )

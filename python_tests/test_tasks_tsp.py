@@ -12,13 +12,12 @@ from softrank_ext import Constraints, SoftRankConfig, SoftRankModel, metrics, mo
 from softrank_ext.costs import TourLength, nearest_neighbour
 from softrank_ext.evaluation import evaluate
 from softrank_ext.metrics import signed_area
-from softrank_ext.model import DataFacts
+from softrank_ext.model import DataFacts, square_copy
 from softrank_ext.tasks.tsp import (
     TSP,
     read_instances,
     rotated,
     tour_batch,
-    turned,
     write_instances,
 )  # fmt: skip
 from softrank_ext.training import TrainConfig, describe, train
@@ -82,7 +81,7 @@ def test_directions(file):
 
 def test_symmetries_are_the_eight_of_the_square():
     points = torch.tensor([[[0.25, 0.125]]] * 8, dtype=torch.float64)
-    images = turned(points, torch.arange(8))[:, 0].tolist()
+    images = square_copy(points, torch.arange(8))[:, 0].tolist()
     assert images[:4] == [[0.25, 0.125], [0.75, 0.125], [0.25, 0.875], [0.75, 0.875]]
     assert sorted(images[4:]) == sorted([y, x] for x, y in images[:4])
 
@@ -173,12 +172,13 @@ def test_a_run_on_several_files_resumes_to_the_same_weights(files, tmp_path, mon
 
 def test_a_run_from_before_an_option_resumes_with_its_default(files, tmp_path, monkeypatch):
     torch.manual_seed(0)
-    sizes = {"heads": 2, "encoder_layers": 1, "decoder_layers": 1, "embedder": {"kind": "points"}, "data": TOURS}
+    facts = replace(TOURS, copies="square")
+    sizes = {"heads": 2, "encoder_layers": 1, "decoder_layers": 1, "embedder": {"kind": "points"}, "data": facts}
     model = SoftRankModel(SoftRankConfig(16, 24, **sizes))
     config = TrainConfig(iterations=1, batch_size=2)
     train(model, TSP(training_file=files[0]), config, tmp_path, quiet=True)
     tensors, state = model_folder.load_training(tmp_path / "last")
-    assert state["task"].pop("rotations") is False
+    assert state["task"].pop("rotations") is False and state["model"]["data"].pop("copies") == "square"
     monkeypatch.setattr(model_folder, "load_training", lambda folder: (tensors, state))
     assert train(model, TSP(training_file=files[0]), config, tmp_path, resume=True, quiet=True).is_finished
     with pytest.raises(ValueError, match=r"has rotations = False \(task\), got True"):
@@ -287,6 +287,8 @@ def test_data_facts(file, tmp_path):
             scaling="unit square",
         )
     assert TSP(test_file=file).data_facts().num_items is None  # nothing was seen in training
+    copies = [TSP(training_file=file, symmetries=given).data_facts().copies for given in (False, True)]
+    assert copies == ["none", "square"]
 
 
 @pytest.mark.parametrize(
@@ -380,7 +382,7 @@ def test_evaluation_with_symmetries_keeps_the_shortest_of_all_copies(tmp_path, b
 class TestWithoutLabels:
     def test_random_points(self):
         task = TSP(num_points=6, min_points=4)
-        facts = DataFacts("tour", None, True, (4, 6), (0.0, 1.0), "unit square")
+        facts = DataFacts("tour", None, True, (4, 6), (0.0, 1.0), "unit square", "square")
         assert task.data_facts() == facts and task.max_items() == 6 and task.cost == TourLength()
         assert TSP(num_points=6).data_facts().num_items == (6, 6) and TSP().cost is None
         first, again, other = (task.training_batch(0, step, 3) for step in (2, 2, 3))

@@ -13,7 +13,8 @@ bench/making/figures.py), as far as they are in bench/results; bundled (metrics 
 tables (what bench/tables.py has measured), beside the paper's numbers; runtime, speed, decode, ops, constraints, law,
 heads (what the benches have printed into bench/results); roofline (an analysis, by bench/roofline.py); attack (what the
 jobs of .ci/attack have printed into bench/results/attack.jsonl) and certificates (of bench/certificates.py); schedules,
-costs and tours (of bench/schedules.py, bench/cost.py and bench/tours.py); ranking (what bench/ranking.py has printed).
+costs and tours (of bench/schedules.py, bench/cost.py and bench/tours.py); ranking (what bench/ranking.py has printed);
+improve and seconds (of bench/improve.py, on equal draws and on equal seconds).
 Links in a page are relative to it.
 """
 
@@ -80,6 +81,8 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
             results, ("ranking_ltr.txt", "ranking_lists.txt", "ranking_speed.txt", "ranking_fits.txt")
         ),
         "tours": lambda: result_tables.tours_table(results),
+        "improve": lambda: result_tables.improve_table(results),
+        "seconds": lambda: result_tables.improve_seconds_table(results),
     }
 
 

@@ -382,3 +382,39 @@ def tours_table(results: Path) -> str:
         machines.setdefault(machine, []).append(f"{row['seconds']:g}")
     told = [f"{' and '.join(dict.fromkeys(seconds))} s on {machine}." for machine, seconds in machines.items()]
     return "\n".join([*table, "", *told])
+
+
+def improve_table(results: Path) -> str:
+    """`improve` beside as many draws, from improve_N.json: a line per number of points and draws."""
+    reports = [json.loads(path.read_text()) for path in results.glob("improve_[0-9]*.json")]
+    if not reports:
+        return "Not measured yet."
+    searches = ("draws of copies", "improve", "improve with local search")
+    lines = []
+    for report in sorted(reports, key=lambda report: report["points"]):
+        for draws in dict.fromkeys(row["draws"] for row in report["equal_draws"]):
+            rows = {row["search"]: row for row in report["equal_draws"] if row["draws"] == draws}
+            found = [rows[search]["gap"] for search in searches]
+            lines.append((report["points"], report["instances"], draws, rows["improve"]["independent"], *found))
+    about = ", ".join(f"{name} {value}" for name, value in reports[0]["machine"].items())
+    header = ("points", "instances", "draws", "independent draws", *searches)
+    return "\n".join([*markdown_table(header, lines), "", f"Measured on: {about}."])
+
+
+def improve_seconds_table(results: Path) -> str:
+    """Searches in the seconds that `improve` took, from improve_N.json: a line per search, columns per size."""
+    reports = [json.loads(path.read_text()) for path in results.glob("improve_[0-9]*.json")]
+    reports = sorted((report for report in reports if "equal_seconds" in report), key=lambda report: report["points"])
+    if not reports:
+        return "Not measured yet."
+    cells = {(row["search"], report["points"]): row for report in reports for row in report["equal_seconds"]}
+    header = ["search in the same seconds"]
+    for report in reports:
+        seconds = next(row["seconds"] for row in report["equal_draws"] if row["search"] == "improve")
+        header += [f"{report['points']} points, {1000 * seconds / report['instances']:.0f} ms each", "draws"]
+    lines = []
+    for search in dict.fromkeys(search for search, _ in cells):
+        rows = [cells.get((search, report["points"])) for report in reports]
+        found = [(row["gap"], row["draws"] or "-") if row else ("-", "-") for row in rows]
+        lines.append((search, *(cell for pair in found for cell in pair)))
+    return "\n".join(markdown_table(tuple(header), lines))

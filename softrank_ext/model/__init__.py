@@ -1,7 +1,7 @@
 """The network that predicts a clean order from a shuffled instance: config, embedders, layers, heads, model."""
 
 from softrank_ext.model.config import DECODER_HEADS, HEADS, INITS, PRESETS, READS, TIMES, SoftRankConfig
-from softrank_ext.model.data import DataFacts
+from softrank_ext.model.data import DataFacts, square_copy
 from softrank_ext.model.distribution import ModelDistribution
 from softrank_ext.model.embedders import (
     EMBEDDERS,
@@ -49,4 +49,5 @@ __all__ = [
     "model_types",
     "register_model",
     "sine_cosine",
+    "square_copy",
 ]

@@ -3,11 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from softrank_ext.checks import check_choice, check_integer
+import torch
+from torch import Tensor
+
+from softrank_ext.checks import check_choice, check_integer, described
 
 SYMMETRIES = ("none", "tour")
 DIRECTIONS = ("file", "counterclockwise", "random")
 SCALINGS = ("none", "unit square")
+COPIES = {"none": 1, "square": 8}
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,9 @@ class DataFacts:
     direction: of tours in training, as in `tasks.tsp.TSP`; None where orders have none. fixed_start: trained with the
     first item of the order held at soft rank 0, as for tours. num_items: fewest and most items of an instance in
     training. value_range: lowest and highest number of the items in training. scaling: how raw numbers are brought into
-    that range, "none" or, for points, "unit square". None for what is not known.
+    that range, "none" or, for points, "unit square". None for what is not known. copies: changes of the items that
+    change no order and were trained with: "none", or "square" for the eight turned and mirrored copies of points in the
+    unit square (`square_copy`).
     """
 
     symmetry: Literal["none", "tour"] = "none"
@@ -27,11 +33,13 @@ class DataFacts:
     num_items: tuple[int, int] | None = None
     value_range: tuple[float, float] | None = None
     scaling: Literal["none", "unit square"] = "none"
+    copies: Literal["none", "square"] = "none"
 
     def __post_init__(self) -> None:
         check_choice("symmetry", self.symmetry, SYMMETRIES)
         check_choice("direction", self.direction, (None, *DIRECTIONS))
         check_choice("scaling", self.scaling, SCALINGS)
+        check_choice("copies", self.copies, tuple(COPIES))
         if not isinstance(self.fixed_start, bool):
             raise ValueError(f"fixed_start must be True or False, got {self.fixed_start!r}")
         for name in ("num_items", "value_range"):
@@ -44,3 +52,21 @@ class DataFacts:
         if self.num_items is not None:
             for number in self.num_items:
                 check_integer("num_items", number, 1)
+
+    @property
+    def num_copies(self) -> int:
+        """How many copies of an instance there are, itself among them."""
+        return COPIES[self.copies]
+
+    def copy_of(self, items: Tensor, number: Tensor) -> Tensor:
+        """The copies (B, N, ...) of items with the numbers (B,), below `num_copies`; number 0 is the items."""
+        return items if self.copies == "none" else square_copy(items, number)
+
+
+def square_copy(points: Tensor, number: Tensor) -> Tensor:
+    """Points (B, N, 2) under symmetries 0 to 7 of the unit square: bit 1 mirrors x, 2 mirrors y, 4 swaps the two."""
+    if points.shape[2:] != (2,):
+        raise ValueError(f"items must be (B, N, 2) points, got {described(points)}")
+    mirrored = torch.stack((number % 2, number // 2 % 2), 1)[:, None] == 1  # (B, 1, 2)
+    points = torch.where(mirrored, 1 - points, points)
+    return torch.where((number >= 4)[:, None, None], points.flip(2), points)

@@ -17,10 +17,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from softrank_ext.checks import check_instance, check_limited, check_positive, described
-from softrank_ext.choices import decode_of
 from softrank_ext.constraints import Constraining, Constraints, Rules, settings_of
 from softrank_ext.costs import Cost
-from softrank_ext.model import OrderModel, evaluating
+from softrank_ext.model import DataFacts, OrderModel, evaluating
 from softrank_ext.permutations import check_slots
 from softrank_ext.processes import Bridge, OnePass, process_of_call
 from softrank_ext.sampling.reverse import Call
@@ -130,7 +129,7 @@ def improve(
         call = Call(
             model,
             process,
-            decode_of(drawing.decode),
+            drawing.choice(getattr(model.config, "data", DataFacts())),
             settings,
             drawing.engine,
             seed,

@@ -85,7 +85,12 @@ class SearchRows:
         if isinstance(self.constraints, list | tuple) and not isinstance(self.constraints, Rules):
             self.constraints = [row for row in self.constraints for _ in range(chains)]
         self.rows_at_once = max(1, int(call.engine.memory_on(device) // model.bytes_per_sample(n)))
-        self.embedded = torch.cat([model.embed(part) for part in instances.items.split(self.rows_at_once)])
+        self.num_copies = drawing.num_copies(self.data)
+        copies = [
+            self.data.copy_of(instances.items, torch.full((R,), number, device=device))
+            for number in range(self.num_copies)
+        ]
+        self.embedded = torch.cat([model.embed(part) for copy in copies for part in copy.split(self.rows_at_once)])
         self.kinds = _kinds_of(search, model, self.is_turned)
         self.wins = torch.zeros(2, len(self.numbers), dtype=torch.float64, device=device)  # fresh, rebuilt
         self.tries = torch.zeros_like(self.wins)
@@ -95,7 +100,8 @@ class SearchRows:
         rows = torch.arange(len(self.numbers), device=self.items.device).repeat_interleave(initial)
         numbers = self.numbers[rows] * initial + torch.arange(len(rows), device=rows.device) % initial
         uniform = noise.uniform(self.call.seed, numbers, 0, 1, stream=noise.SEARCH_STREAM, dtype=torch.float64)
-        orders = self._drawn(rows, self._fresh(rows, uniform[:, 0]), numbers)
+        copy = self._copies(rows, torch.arange(len(rows), device=rows.device) % initial)
+        orders = self._drawn(rows, copy, self._fresh(rows, uniform[:, 0]), numbers)
         orders, costs = self._settled(rows, orders)
         orders, costs = orders.unflatten(0, (-1, initial)), costs.unflatten(0, (-1, initial))  # (R, initial, ...)
         if self.instances.starts is not None:
@@ -126,17 +132,18 @@ class SearchRows:
         is_fresh = uniform[:, 0] < self._fresh_share()
         parent = (uniform[:, 1].square() * self.pool_cost.isfinite().sum(1)).long()  # good orders more often
         keys = self.numbers + (number << 32)
+        copy = self._copies(torch.arange(len(keys), device=keys.device), number)
         orders = torch.empty_like(self.best_order)
         noised = torch.ones_like(orders, dtype=torch.bool)
         fresh, rebuilt = is_fresh.nonzero()[:, 0], (~is_fresh).nonzero()[:, 0]
         if len(fresh) > 0:
-            orders[fresh] = self._drawn(fresh, self._fresh(fresh, uniform[fresh, 2]), keys[fresh])
+            orders[fresh] = self._drawn(fresh, copy[fresh], self._fresh(fresh, uniform[fresh, 2]), keys[fresh])
         if len(rebuilt) > 0:
-            present = self._present(rebuilt, parent[rebuilt], uniform[rebuilt, 2:], size)
+            present = self._present(rebuilt, copy[rebuilt], parent[rebuilt], uniform[rebuilt, 2:], size)
             start = chosen(self.kinds[int(kind * len(self.kinds))], present)
             rules = None if self.is_turned else self._constraints_of(rebuilt)
             conditions = conditions_from(start, self.call.model, rules, None, self.items.device)
-            orders[rebuilt] = self._drawn(rebuilt, conditions, keys[rebuilt])
+            orders[rebuilt] = self._drawn(rebuilt, copy[rebuilt], conditions, keys[rebuilt])
             noised[rebuilt] = True if conditions.kept is None else conditions.kept.noised
         orders, costs = self._settled(torch.arange(len(orders), device=orders.device), orders)
         return Drawn(number, orders, costs, noised, is_fresh, parent, uniform[:, 3])
@@ -190,9 +197,17 @@ class SearchRows:
             return [self.constraints[row] for row in rows.tolist()]
         return self.constraints
 
-    def _present(self, rows: Tensor, parent: Tensor, uniform: Tensor, size: float) -> Present:
-        """The pool's orders numbered `parent` in these rows, turned at random if they are tours."""
-        items, order = self.items[rows], self.pool[rows, parent]
+    def _copies(self, rows: Tensor, draw: Tensor | int) -> Tensor:
+        """The copies (M,) of the instances that draws of these searches (M,) are made from: each in its turn."""
+        return (self.numbers[rows] + draw) % self.num_copies
+
+    def _embedded(self, rows: Tensor, copy: Tensor) -> Tensor:
+        """Embedded items (M, n, D) of the copies (M,) of the instances of these searches (M,); kept copy by copy."""
+        return self.embedded[copy * len(self.instances.rows) + rows // self.chains]
+
+    def _present(self, rows: Tensor, copy: Tensor, parent: Tensor, uniform: Tensor, size: float) -> Present:
+        """The pool's orders numbered `parent` in these rows, over items of these copies; tours turned at random."""
+        items, order = self.data.copy_of(self.items[rows], copy), self.pool[rows, parent]
         n = order.shape[1]
         if self.is_turned:
             if self.data.direction == "counterclockwise" and items.shape[2:] == (2,):
@@ -200,12 +215,12 @@ class SearchRows:
             order = turned(order, (uniform[:, 0] * n).long())
 
         def log_probs(order: Tensor) -> Tensor:
-            return self._log_probs(rows, order, uniform[:, 2:])
+            return self._log_probs(rows, copy, order, uniform[:, 2:])
 
         keeps_first = self.call.model.fixed_start
         return Present(items, order, uniform[:, 2:], size, keeps_first, self.is_turned, log_probs)
 
-    def _log_probs(self, rows: Tensor, order: Tensor, uniform: Tensor) -> Tensor:
+    def _log_probs(self, rows: Tensor, copy: Tensor, order: Tensor, uniform: Tensor) -> Tensor:
         """The model's log-probabilities (R, n) of the places of orders, from noise at time 1."""
         if self.call.model.fixed_start:
             uniform = uniform.scatter(1, order[:, :1], -1.0)
@@ -214,17 +229,17 @@ class SearchRows:
         for part in torch.arange(len(rows), device=rows.device).split(self.rows_at_once):
             slots = ranks_of(order_t[part]).gather(1, order[part])
             decoded = self.call.model.decode_embedded(
-                self.embedded[rows[part] // self.chains], 1.0, None, ops.Choices(forced_order=slots),
+                self._embedded(rows[part], copy[part]), 1.0, None, ops.Choices(forced_order=slots),
                 order=order_t[part], engine=self.call.engine, packed_weights=self.call.packed_weights,
             )  # fmt: skip
             parts.append(decoded.log_probs)
         return torch.cat(parts)
 
-    def _drawn(self, rows: Tensor, conditions: Conditions, numbers: Tensor) -> Tensor:
-        """Orders (M, n) of these searches, one per entry of rows (M,), by the sample numbers (M,)."""
+    def _drawn(self, rows: Tensor, copy: Tensor, conditions: Conditions, numbers: Tensor) -> Tensor:
+        """Orders (M, n) of these searches, one per entry of rows (M,), from copies (M,), by the sample numbers (M,)."""
         parts = []
         for part in torch.arange(len(rows), device=rows.device).split(self.rows_at_once):
-            embedded = self.embedded[rows[part] // self.chains]
+            embedded = self._embedded(rows[part], copy[part])
             parts.append(reverse(self.call, Rows(embedded, None, conditions.rows(part), numbers[part])).order)
         return torch.cat(parts)
 

@@ -7,7 +7,8 @@ from typing import Literal
 from torch import Tensor
 
 from softrank_ext.checks import check_bool, check_instance, check_integer, check_not_negative, check_number, described
-from softrank_ext.choices import Beam, Decode, Engine, decode_of
+from softrank_ext.choices import Beam, Decode, Draw, Engine, decode_of
+from softrank_ext.model import DataFacts
 from softrank_ext.processes import Process
 from softrank_ext.sampling.parts import Rebuilding
 
@@ -72,20 +73,35 @@ class Search:
 class Drawing:
     """How the draws of `improve` are made: decode, process and engine as in `sample`.
 
-    process: by default the model's own with one step, a prediction per draw. first_row: number of the first row, for
+    copies: make the draws from the copies of an instance in turn, if the model was trained with copies
+    (`DataFacts.copies`: points turned and mirrored), else from the instance as it is. decode: None for draws at
+    temperature 0.5 from copies, which keep them apart, and at 1 without. process: by default the model's own with one
+    step, a prediction per draw. first_row: number of the first row, for
     input that is cut into calls: row i of a call is what row `first_row + i` is in one call for all. record: keep every
     round's draws in `Improved.draws_of_rounds`.
     """
 
-    decode: str | Decode = "sample"
+    decode: str | Decode | None = None
     process: Process | None = None
     engine: Engine = Engine()
     first_row: int = 0
     record: bool = False
+    copies: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(decode_of(self.decode), Beam):
+        if self.decode is not None and isinstance(decode_of(self.decode), Beam):
             raise ValueError("decode must be a draw or greedy here, got Beam(...)")
         check_instance("engine", self.engine, Engine)
         check_bool("record", self.record)
+        check_bool("copies", self.copies)
         check_integer("first_row", self.first_row, 0)
+
+    def num_copies(self, data: DataFacts) -> int:
+        """How many copies of an instance the draws of a model with these facts are made from."""
+        return data.num_copies if self.copies else 1
+
+    def choice(self, data: DataFacts) -> Decode:
+        """How a model with these facts picks items."""
+        if self.decode is not None:
+            return decode_of(self.decode)
+        return Draw(0.5) if self.num_copies(data) > 1 else Draw()

@@ -25,7 +25,7 @@ from softrank_ext.batch import Batch
 from softrank_ext.checks import check_bool, check_choice, check_integer, described
 from softrank_ext.costs import TourLength, local_search, nearest_neighbour
 from softrank_ext.metrics import backwards, counterclockwise
-from softrank_ext.model import DataFacts
+from softrank_ext.model import DataFacts, square_copy
 from softrank_ext.tasks.draws import generator_of, rows_of_passes
 from softrank_ext.tasks.tsp_files import check_unit_square
 from softrank_ext.tasks.tsp_files import generate as generate
@@ -111,10 +111,12 @@ class TSP:
         """Closed tours from a fixed start, through points of the unit square; N as in training."""
         if self.num_points is not None:
             least = self.num_points if self.min_points is None else self.min_points
-            return DataFacts("tour", None, True, (least, self.num_points), (0.0, 1.0), "unit square")
+            # Of uniform points every copy is as likely as any other.
+            return DataFacts("tour", None, True, (least, self.num_points), (0.0, 1.0), "unit square", "square")
         sizes = [_read(name)[0].shape[1] for name in self._training_files()]
         num_items = (min(sizes), max(sizes)) if sizes else None
-        return DataFacts("tour", self.direction, True, num_items, (0.0, 1.0), "unit square")
+        copies: Literal["none", "square"] = "square" if self.symmetries else "none"
+        return DataFacts("tour", self.direction, True, num_items, (0.0, 1.0), "unit square", copies)
 
     def _training_files(self) -> tuple[str, ...]:
         if self.training_file is None:
@@ -139,7 +141,7 @@ class TSP:
         rows = rows_of_passes(len(points), seed, turn * size, size, "training instances")
         points, order = points[rows], order[rows]
         if self.symmetries:
-            points = turned(points, torch.randint(8, (size,), generator=generator_of(seed, step, "symmetries")))
+            points = square_copy(points, torch.randint(8, (size,), generator=generator_of(seed, step, "symmetries")))
         if self.rotations:
             generator = generator_of(seed, step, "rotations")
             points = rotated(points, 2 * math.pi * torch.rand(size, generator=generator, dtype=points.dtype))
@@ -177,7 +179,7 @@ class TSP:
 
     def symmetric_copies(self, items: Tensor) -> Tensor:
         """The eight turned and mirrored copies of each instance, (8 B, N, 2), those of an instance consecutive."""
-        return turned(items.repeat_interleave(8, 0), torch.arange(8).repeat(len(items)))
+        return square_copy(items.repeat_interleave(8, 0), torch.arange(8).repeat(len(items)))
 
     def score(self, batch: Batch, order: Tensor) -> dict[str, Tensor]:
         """Gap (of a file's tours), length and validity; for Euclidean tours also gap and length after `two_opt`.
@@ -247,13 +249,6 @@ def batch_tour_length(batch: Batch, order: Tensor) -> Tensor:
     if "distances" in batch.extras:
         return metrics.matrix_tour_length(batch.extras["distances"], order)
     return metrics.tour_length(batch.extras["points"], order)
-
-
-def turned(points: Tensor, symmetry: Tensor) -> Tensor:
-    """Points (B, N, 2) under symmetries 0 to 7 of the unit square: bit 1 mirrors x, 2 mirrors y, 4 swaps the two."""
-    mirrored = torch.stack((symmetry % 2, symmetry // 2 % 2), 1)[:, None] == 1  # (B, 1, 2)
-    points = torch.where(mirrored, 1 - points, points)
-    return torch.where((symmetry >= 4)[:, None, None], points.flip(2), points)
 
 
 def rotated(points: Tensor, angle: Tensor) -> Tensor:

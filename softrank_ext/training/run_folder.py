@@ -153,8 +153,8 @@ def _upgraded(state: Mapping[str, Any], model: OrderModel) -> dict[str, Any]:
     """A saved state as this version would have written it for that model.
 
     Before 0.2, noise_scale and reference were options of training, and still earlier the target was; they belong to the
-    process of the model's config now. What the data facts were was not written: they are taken to be the model's. The
-    optimizer was AdamW, and two options had other names.
+    process of the model's config now. Data facts that were not written are taken to be the model's. The optimizer was
+    AdamW, and two options had other names.
     """
     config, fields = {"optimizer": "adamw", **state["config"]}, dict(state["model"])
     if "draws" in config:
@@ -175,8 +175,8 @@ def _upgraded(state: Mapping[str, Any], model: OrderModel) -> dict[str, Any]:
     if isinstance(known.get("process"), dict) and known["process"]["kind"] == "bridge":
         known["process"] |= noise
     now = model_folder.config_to_json(model.config)
-    if "data" in known and "data" not in fields:
-        known["data"] = now["data"]
+    if "data" in known:
+        known["data"] = {**now["data"], **fields.get("data", {})}
     if "init" in known:
         known["init"] = now["init"]  # the run's weights are loaded, whatever the first ones were
     return {**state, "config": config, "model": json.loads(json.dumps({"model_type": model_type, **known}))}
