@@ -87,7 +87,10 @@ print(f"the rule moves {changed} of {len(ruled['place'])} rows")
 
 # %%
 own = np.flatnonzero(ranked["query"] == "query 100")
-names = [f"{ranked['stars'][row]} stars, {ranked['price'][row]:.0f}, {ranked['city'][row]}" for row in own]
+prices = ["price unknown" if np.isnan(price) else f"{price:.0f}" for price in ranked["price"][own]]
+names = [
+    f"{ranked['city'][row]}, {'★' * ranked['stars'][row]}, {price}" for row, price in zip(own, prices, strict=True)
+]
 figure, axes = pyplot.subplots(figsize=(7, 0.4 * len(own) + 1), layout="constrained")
 plot_places(names, *(ranked[name][own] for name in ("place", "low", "high")), axes=axes)
 axes.set_title("Hotels of one query, with intervals of 80 %")

@@ -272,5 +272,18 @@ def test_plot():
     assert [label.get_text() for label in axes.get_yticklabels()] == ["machine 1", "machine 2", "machine 3"]
 
 
+def test_names_in_the_plot_stay_in_their_bars():
+    pytest.importorskip("matplotlib")
+    jobs = {"job": ["a long name", "another long name"], "saw": [50, 1], "drill": [1, 60]}
+    figure = schedule(jobs, seconds=FAST).plot()
+    figure.draw_without_rendering()
+    axes = figure.axes[0]
+    assert sorted(text.get_text() for text in axes.texts) == ["a long name", "another long name"]
+    for text in axes.texts:
+        name = text.get_window_extent()
+        bars = [bar.get_window_extent() for bar in axes.patches]
+        assert any(bar.x0 <= name.x0 and name.x1 <= bar.x1 and bar.y0 <= name.y0 and name.y1 <= bar.y1 for bar in bars)
+
+
 def test_one_job_is_told_in_the_singular():
     assert repr(schedule([[1.0, 2.0]], seconds=0.1)).startswith("Schedule(1 job on 2 machines, makespan 3")

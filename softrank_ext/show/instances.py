@@ -4,6 +4,7 @@
 """
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +167,9 @@ def _plot_steps(
         if plots_both or row == 1:
             plot.plot(frames.times, values, color=colour, marker=".", label=name)
     plot.set(xlim=(1.02, -0.02), xticks=frames.times, xlabel="time t")
-    plot.set_title(f"{score}. {first_prediction_says(frames)}", fontsize="small", color="0.35", loc="left")
+    # A letter of this size is about a thirteenth of an inch wide.
+    lines = textwrap.wrap(f"{score}. {first_prediction_says(frames)}", int(13 * figure.get_figwidth()))
+    plot.set_title("\n".join(lines), fontsize="small", color="0.35", loc="left")
     plot.tick_params(labelsize="small")
     plot.spines[["top", "right"]].set_visible(False)
     plot.legend(frameon=False, fontsize="small", loc="center left")

@@ -13,6 +13,7 @@ from softrank_ext.show.templates import filled_page
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     from softrank_ext.schedules import Schedule
 
@@ -24,6 +25,7 @@ def plot_schedule(plan: "Schedule", axes: "Axes | None" = None) -> "Figure":
     """A Gantt chart: a line per machine, a bar per job, in the colour of its place (dark first)."""
     axes = axes_or_new(axes)
     N = len(plan.order)
+    named: list[tuple[Text, float]] = []
     for place, job in enumerate(plan.order):
         for machine in range(len(plan.machines)):
             start, length = plan.start[job, machine], plan.end[job, machine] - plan.start[job, machine]
@@ -34,14 +36,20 @@ def plot_schedule(plan: "Schedule", axes: "Axes | None" = None) -> "Figure":
             )
             if N <= MOST_NAMED:
                 ink = "white" if place < 0.6 * N else "black"
-                axes.text(
+                text = axes.text(
                     start + length / 2, machine, plan.jobs[job], ha="center", va="center", fontsize=6, color=ink,
                     clip_on=True,
                 )  # fmt: skip
+                named.append((text, length))
     axes.set_yticks(range(len(plan.machines)), plan.machines)
     axes.invert_yaxis()
     axes.set_xlabel("time")
     axes.set_title(f"{plan.cost_name.replace('_', ' ')} {plan.cost:g}")
+    figure_of(axes).draw_without_rendering()  # from here on it is known how wide a name and a bar are
+    per_time = axes.transData.transform((1, 0))[0] - axes.transData.transform((0, 0))[0]
+    for text, length in named:
+        if text.get_window_extent().width > length * per_time:
+            text.remove()
     return figure_of(axes)
 
 
