@@ -42,7 +42,7 @@ def test_seed():
 @pytest.mark.parametrize(
     ("check", "right", "wrong", "wanted"),
     [
-        (checks.check_positive, (1e-9, 1, 3.5), (0, -1.0, math.inf, math.nan), "positive and finite"),
+        (checks.check_positive, (1e-9, 1, 3.5), (0, -1.0, math.inf, math.nan, 10**400), "positive and finite"),
         (checks.check_not_negative, (0, 0.0, 7), (-0.1, math.inf, math.nan), "at least 0 and finite"),
         (checks.check_share, (0, 0.999), (1, 1.0, -0.1, math.nan), "at least 0 and below 1"),
     ],

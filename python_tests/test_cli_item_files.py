@@ -53,6 +53,7 @@ def test_a_byte_order_mark_is_no_header(tmp_path, header):
         ("1,1e999\n", r"a\.csv, line 1, column 2 must be a number, got '1e999'"),
         ('1,2\n"3,4\n', r"a\.csv is not a CSV file: unexpected end of data"),
         ("x,y\n1,2\n3,b\n", r"a\.csv, line 3, column 2 must be a number, got 'b'"),
+        ("1,2\n1_000,4\n", r"a\.csv, line 2, column 1 must be a number, got '1_000'"),
         ("1,\n3,4\n", r"a\.csv, line 1, column 2 must be a number, got ''"),
         ("x,2\n3,4\n", r"a\.csv, line 1, column 1 must be a number, got 'x'"),
         ("x,y\n", r"a\.csv must have a line of numbers per item, it has none"),

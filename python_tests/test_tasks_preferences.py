@@ -146,6 +146,7 @@ def test_models_read_the_items(write):
         ("a.soi", SOC.replace("2,3,1", "{2,3},1"), "has ties; .soc and .soi files hold strict orders"),
         ("a.soi", SOC.replace("2,3,1", "2,4"), r"line \d+: items are numbered 1 to 3, the ballot has \[2, 4\]"),
         ("a.soi", SOC.replace("5: 2", "0: 2"), "a ballot's count must be at least 1, got 0"),
+        ("a.soi", SOC.replace("5: 2", "5_0: 2"), "line [0-9]+ must be a count and item numbers, got '5_0: 2,3,1'"),
         ("a.soi", SOC.replace("2,3,1", "two"), "line [0-9]+ must be a count and item numbers, got '5: two'"),
         ("a.soi", "hello", "is not a PrefLib file of strict orders"),
         ("a.csv", "", "has no ballots"),

@@ -149,3 +149,28 @@ def test_a_dimension_is_not_believed(tmp_path, size):
     )
     with pytest.raises(ValueError, match="UPPER_ROW of 9999 nodes must have 49985001 numbers, got 1"):
         read_tsplib(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("2 nan 0", r"NODE_COORD_SECTION must hold numbers of at most 1e\+12 in size, got nan at node 2"),
+        ("2 0 1e400", r"NODE_COORD_SECTION must hold numbers of at most 1e\+12 in size, got inf at node 2"),
+        ("2 0 1e13", r"NODE_COORD_SECTION must hold numbers of at most 1e\+12 in size, got 1e\+13 at node 2"),
+        ("2 1_0 0", "NODE_COORD_SECTION must hold numbers, got '1_0'"),
+        ("2 x 0", "NODE_COORD_SECTION must hold numbers, got 'x'"),
+        ("1 3 0", "NODE_COORD_SECTION must number its nodes 1 to 3, each once"),
+    ],
+)
+def test_wrong_coordinates(tmp_path, line, message):
+    """Some became distances of -9223372036854775808."""
+    fields = {"DIMENSION": 3, "EDGE_WEIGHT_TYPE": "EUC_2D"}
+    with pytest.raises(ValueError, match=message):
+        read_tsplib(write(tmp_path, fields, "NODE_COORD_SECTION", ["1 0 0", line, "3 1 1"]))
+
+
+@pytest.mark.parametrize("word", ("9" * 30, "x", "1_0", "1.5", "-" + "9" * 30))
+def test_wrong_weights(tmp_path, word):
+    fields = {"DIMENSION": 2, "EDGE_WEIGHT_TYPE": "EXPLICIT", "EDGE_WEIGHT_FORMAT": "UPPER_ROW"}
+    with pytest.raises(ValueError, match=f"EDGE_WEIGHT_SECTION must hold integers below 2\\^53 in size, got '{word}'"):
+        read_tsplib(write(tmp_path, fields, "EDGE_WEIGHT_SECTION", [word]))

@@ -5,6 +5,7 @@ A wrong type is a TypeError, a wrong value a ValueError. Nothing here reads the 
 """
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -59,8 +60,11 @@ def check_seed(seed: object) -> int:
 
 
 def check_number(name: str, value: object, wanted: str, is_right: bool) -> None:
-    """Raise ValueError, saying what is wanted, unless `value` is a number and `is_right`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not is_right:
+    """Raise ValueError, saying what is wanted, unless `value` is a number that a float can be, and `is_right`."""
+    is_number = isinstance(value, float) or (
+        isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    )
+    if not is_number or not is_right:
         raise ValueError(f"{name} must be {wanted}, got {value!r}")
 
 

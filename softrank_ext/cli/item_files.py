@@ -112,6 +112,8 @@ def _read_csv(path: Path) -> ItemFile:
 
 
 def _number_of(word: str) -> float | None:
+    if "_" in word:  # Python's 1_000
+        return None
     try:
         return float(word)
     except ValueError:

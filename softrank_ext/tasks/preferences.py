@@ -177,6 +177,8 @@ def _parse_preflib(path: Path, text: str) -> tuple[list[str], list[_Ballot]]:
             raise ValueError(f"{path}, line {number} has ties; .soc and .soi files hold strict orders")
         count, _, listed = line.partition(sign)
         try:
+            if "_" in line:  # Python's 1_000
+                raise ValueError(line)
             ballots.append(_Ballot(number, int(count), [int(word) - 1 for word in listed.split(",")]))
         except ValueError as error:
             raise ValueError(f"{path}, line {number} must be a count and item numbers, got {line!r}") from error

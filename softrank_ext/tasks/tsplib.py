@@ -4,6 +4,7 @@ EUC_2D rounds to the nearest integer, ATT rounds up a scaled distance, GEO measu
 An optimum under these rules need not be one under plain Euclidean lengths.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from softrank_ext.permutations import check_order
 
 EDGE_WEIGHT_TYPES = ("EUC_2D", "ATT", "GEO", "EXPLICIT")
 MOST_NODES = 10_000  # distances are a table
+MOST_COORDINATE = 1e12
+# Python's float and int also take 1_000, "nan" and digits of other scripts.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf)", re.ASCII | re.IGNORECASE)
+_INTEGER = re.compile(r"[+-]?\d{1,40}", re.ASCII)
 EDGE_WEIGHT_FORMATS = ("FULL_MATRIX", "UPPER_ROW", "LOWER_ROW", "UPPER_DIAG_ROW", "LOWER_DIAG_ROW")
 
 
@@ -40,11 +45,7 @@ def read_tsplib(path: str | Path) -> TSPLIBInstance:
     points = None
     for section in ("NODE_COORD_SECTION", "DISPLAY_DATA_SECTION"):
         if section in sections and points is None:
-            numbers = np.array(sections[section], np.float64)
-            if len(numbers) != 3 * N:
-                raise ValueError(f"{path}: {section} must have {N} lines of three numbers, got {len(numbers)} numbers")
-            lines = numbers.reshape(N, 3)
-            points = lines[lines[:, 0].argsort(), 1:]
+            points = _points(path, section, sections[section], N)
     if kind == "EXPLICIT":
         distances = _table(path, fields.get("EDGE_WEIGHT_FORMAT", ""), sections.get("EDGE_WEIGHT_SECTION", []), N)
     elif "NODE_COORD_SECTION" not in sections or points is None:
@@ -123,6 +124,27 @@ def _dimension(path: str | Path, fields: dict[str, str]) -> int:
     return int(value)
 
 
+def _points(path: str | Path, section: str, words: list[str], N: int) -> np.ndarray:
+    """Coordinates (N, 2) by node."""
+    if len(words) != 3 * N:
+        raise ValueError(f"{path}: {section} must have {N} lines of three numbers, got {len(words)} numbers")
+    wrong = next((word for word in words if not _NUMBER.fullmatch(word)), None)
+    if wrong is not None:
+        raise ValueError(f"{path}: {section} must hold numbers, got {wrong[:40]!r}")
+    lines = np.array(words, np.float64).reshape(N, 3)
+    points: np.ndarray = lines[lines[:, 0].argsort(), 1:]
+    if not np.array_equal(np.sort(lines[:, 0]), np.arange(1, N + 1)):
+        raise ValueError(f"{path}: {section} must number its nodes 1 to {N}, each once")
+    is_wrong = ~(np.abs(points) <= MOST_COORDINATE)
+    if is_wrong.any():
+        node, axis = np.argwhere(is_wrong)[0]
+        raise ValueError(
+            f"{path}: {section} must hold numbers of at most {MOST_COORDINATE:g} in size, got {points[node, axis]:g} "
+            f"at node {node + 1}"
+        )
+    return points
+
+
 def _table(path: str | Path, form: str, words: list[str], N: int) -> np.ndarray:
     if form not in EDGE_WEIGHT_FORMATS:
         raise ValueError(f"{path}: EDGE_WEIGHT_FORMAT must be one of {', '.join(EDGE_WEIGHT_FORMATS)}, got {form!r}")
@@ -143,6 +165,9 @@ def _table(path: str | Path, form: str, words: list[str], N: int) -> np.ndarray:
         "LOWER_DIAG_ROW": np.tril(np.ones((N, N))),
     }[form].nonzero()  # row by row
     table = np.zeros((N, N), np.int64)
+    wrong = next((word for word in words if not _INTEGER.fullmatch(word) or abs(int(word)) >= 2**53), None)
+    if wrong is not None:
+        raise ValueError(f"{path}: EDGE_WEIGHT_SECTION must hold integers below 2^53 in size, got {wrong[:40]!r}")
     table[rows, columns] = [int(word) for word in words]
     if form != "FULL_MATRIX":
         table[columns, rows] = table[rows, columns]
