@@ -182,7 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("ltr", "lists", "speed", "fits"))
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("SOFTRANK_DATA", ".")) / "ltr")
-    parser.add_argument("--folds", type=int, default=FOLDS, help="run only the first so many")
+    parser.add_argument("--folds", type=int, default=FOLDS, help="run only the first so many, and write nothing")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -200,6 +200,9 @@ def main() -> None:
         figures = {"report": found.report.to_json(), "ours": found.ours.tolist(), "lightgbm": found.lightgbm.tolist()}
     text = "\n".join((*lines, json.dumps(machine()))) + "\n"
     print(text, end="")
+    if figures and arguments.folds < FOLDS:
+        print(f"{arguments.folds} of {FOLDS} folds: not written")
+        return
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / f"ranking_{arguments.what}.txt").write_text(text)
     if figures:

@@ -7,14 +7,14 @@ flowshop: Taillard's instances in FOLDER (tai20_5.txt and so on, with best.csv),
 tardiness: random instances of one machine, weighted tardiness in percent of the mean of ATC.
 All but NEH and ATC have the same seconds and threads for each instance: restarts of the local search from random orders
 and from NEH or ATC, iterated greedy from there (a search per thread), OR-Tools CP-SAT with that order as a hint.
-Means with standard errors, and the paired difference from `schedule`: positive where `schedule` is better. The rows go
-into a JSON file as well; a size that is measured again takes the place of the rows of before.
+Means with standard errors, and the paired difference from `schedule`: positive where `schedule` is better. The rows of
+each size go into a JSON file at once, in place of older rows of that size.
 """
 
 import argparse
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from softrank_ext.tasks.tardiness import Tardiness
 
 RESULTS = Path(__file__).parent / "results"
 FLOW_SHOPS = ("20_5", "20_10", "20_20", "50_5", "50_10")
+JOBS_DUE = (20, 40, 100)
 Row = dict[str, object]
 Way = Callable[[Tensor, Tensor], Tensor]  # items (1, N, F) and the first order (1, N) to an order (1, N)
 
@@ -150,7 +151,7 @@ def table_of(
             {"instances": name, "way": way, "count": len(items), "mean": float(values.mean()),
              "error": error_of(values), "behind schedule": float((values - own).mean()),
              "its error": error_of(values - own), "seconds": seconds,
-             "seconds taken": taken / len(items), "threads": torch.get_num_threads()}
+             "seconds taken": taken / len(items), "threads": torch.get_num_threads(), "machine": machine()}
         )  # fmt: skip
         print(
             f"{name:>8}  {way:<32} {rows[-1]['mean']:8.3f} ± {rows[-1]['error']:.3f}   behind schedule by "
@@ -164,9 +165,8 @@ def error_of(values: Tensor) -> float:
     return float(values.std() / len(values) ** 0.5)
 
 
-def flow_shop_rows(arguments: argparse.Namespace) -> list[Row]:
+def flow_shop_rows(arguments: argparse.Namespace) -> Iterator[list[Row]]:
     """Percent over the best known makespans of Taillard's flow shops."""
-    rows: list[Row] = []
     for size in arguments.sizes:
         file = Path(arguments.data) / f"tai{size}.txt"
         times = read_taillard(file)[: arguments.count].double()
@@ -175,14 +175,12 @@ def flow_shop_rows(arguments: argparse.Namespace) -> list[Row]:
         def value(costs: Tensor, best: Tensor = best) -> Tensor:
             return 100 * (costs / best - 1)
 
-        rows += table_of(size, times, Makespan(), neh(times), value, arguments)
-    return rows
+        yield table_of(size, times, Makespan(), neh(times), value, arguments)
 
 
-def tardiness_rows(arguments: argparse.Namespace) -> list[Row]:
+def tardiness_rows(arguments: argparse.Namespace) -> Iterator[list[Row]]:
     """Weighted tardiness of one machine, in percent of the mean of ATC."""
-    rows: list[Row] = []
-    for jobs in (20, 40, 100):
+    for jobs in JOBS_DUE:
         items = next(Tardiness(jobs).test_batches(arguments.count, arguments.count, seed=1000)).items.double()
         first = atc(items)
         mean = WeightedTardiness()(items, first).mean()
@@ -190,11 +188,21 @@ def tardiness_rows(arguments: argparse.Namespace) -> list[Row]:
         def value(costs: Tensor, mean: Tensor = mean) -> Tensor:
             return 100 * costs / mean
 
-        rows += table_of(f"N {jobs}", items, WeightedTardiness(), first, value, arguments)
-    return rows
+        yield table_of(f"N {jobs}", items, WeightedTardiness(), first, value, arguments)
 
 
 TABLES = {"flowshop": flow_shop_rows, "tardiness": tardiness_rows}
+
+
+def write(output: Path, rows: list[Row]) -> None:
+    """Put the rows of a size into the file, in place of those of the same size and seconds."""
+    before = json.loads(output.read_text())["rows"] if output.exists() else []
+    measured = {(row["instances"], row["seconds"]) for row in rows}
+    rows = [row for row in before if (row["instances"], row["seconds"]) not in measured] + rows
+    known = [*FLOW_SHOPS, *(f"N {jobs}" for jobs in JOBS_DUE)]
+    rows.sort(key=lambda row: (row["seconds"], known.index(str(row["instances"]))))
+    output.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+    print(f"written to {output}", flush=True)
 
 
 def main() -> None:
@@ -211,13 +219,8 @@ def main() -> None:
     print(machine())
     for table in arguments.tables:
         print(f"{table}: {(TABLES[table].__doc__ or '').splitlines()[0]}")
-        rows = TABLES[table](arguments)
-        output = RESULTS / f"schedules_{table}.json"
-        before = json.loads(output.read_text())["rows"] if output.exists() else []
-        measured = {(row["instances"], row["seconds"]) for row in rows}
-        kept = [row for row in before if (row["instances"], row["seconds"]) not in measured]
-        output.write_text(json.dumps({"machine": machine(), "rows": kept + rows}, indent=2) + "\n")
-        print(f"written to {output}")
+        for rows in TABLES[table](arguments):
+            write(RESULTS / f"schedules_{table}.json", rows)
 
 
 if __name__ == "__main__":

@@ -94,51 +94,6 @@ def test_tables_of_attacks_and_certificates(monkeypatch, tmp_path):
     assert line == "| riffle | 4 | 1,000 | 0.0100 (fails) | 0.0200 | 0.030 | 0.5000, found |"
 
 
-def test_table_of_tours(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(BENCH / "making"))
-    monkeypatch.syspath_prepend(str(BENCH))
-    tables = importlib.import_module("result_tables")
-    assert tables.tours_table(tmp_path) == "Not measured yet."
-    rows = [
-        {"kind": "tsplib", "N": 0, "seconds": 1.0, "instances": 3, "machine": {"cores": 2},
-         "gap": {"plan_tour": "0.1 ± 0.1", "fast-tsp": "0"}},
-        {"kind": "pairs", "N": 50, "seconds": 10.0, "instances": 2, "machine": {"cores": 4},
-         "gap": {"plan_tour": "0.2 ± 0.1"}},
-    ]  # fmt: skip
-    (tmp_path / "tours.json").write_text(json.dumps({"rows": rows}))
-    lines = tables.tours_table(tmp_path).splitlines()
-    assert lines[2:4] == [
-        "| tsplib | 100 to 200 | 1 | 3 | 0.1 ± 0.1 | 0 |", "| pairs | 50 | 10 | 2 | 0.2 ± 0.1 | - |",
-    ]  # fmt: skip
-    assert lines[-2:] == ["1 s on cores 2.", "10 s on cores 4."]
-
-
-def test_tables_of_improve(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(BENCH / "making"))
-    monkeypatch.syspath_prepend(str(BENCH))
-    tables = importlib.import_module("result_tables")
-    assert tables.improve_table(tmp_path) == tables.improve_seconds_table(tmp_path) == "Not measured yet."
-
-    def report(points, **more):
-        searches = {"draws of copies": "3", "improve": "2", "improve with local search": "1"}
-        rows = [{"draws": 64, "search": name, "gap": gap, "independent": "4", "seconds": 0.5}
-                for name, gap in searches.items()]  # fmt: skip
-        about = {"machine": {"cores": 2}, "instances": 10, "points": points, "equal_draws": rows, **more}
-        (tmp_path / f"improve_{points}.json").write_text(json.dumps(about))
-
-    report(100)
-    report(
-        50, equal_seconds=[{"search": "improve", "gap": "2", "draws": 60}, {"search": "other", "gap": "0", "draws": 0}]
-    )
-    (tmp_path / "improve_parts_50.json").write_text("{}")
-    lines = tables.improve_table(tmp_path).splitlines()
-    assert lines[2:4] == ["| 50 | 10 | 64 | 4 | 3 | 2 | 1 |", "| 100 | 10 | 64 | 4 | 3 | 2 | 1 |"]
-    assert lines[-1] == "Measured on: cores 2."
-    lines = tables.improve_seconds_table(tmp_path).splitlines()
-    assert lines[0] == "| search in the same seconds | 50 points, 50 ms each | draws |"
-    assert lines[2:] == ["| improve | 2 | 60 |", "| other | 0 | - |"]
-
-
 @pytest.mark.slow
 def test_samplers_have_their_certificates(tmp_path):
     run = _run_script("certificates.py", "--large-draws", "4000", "--output", str(tmp_path / "made.json"))
@@ -505,7 +460,7 @@ def test_constraints_benchmark_counts_broken_rules(monkeypatch):
     assert row["name"].startswith("1000 samples") and row["ratio"] == 0 and row["allowed"] == 0.0
 
 
-def test_ranking_benchmark_reads_and_compares(monkeypatch, tmp_path):
+def test_ranking_benchmark_reads_and_compares(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(BENCH))
     ranking = importlib.import_module("ranking")
     for part, text, sizes in (("train", "2 1:0.5 3:1\n0 2:4\n1 1:2\n", "2\n1\n"), ("test", "3 3:7\n", "1\n")):
@@ -529,3 +484,7 @@ def test_ranking_benchmark_reads_and_compares(monkeypatch, tmp_path):
     lines = ranking.fit_lines(tmp_path)
     assert lines[0].startswith("fit to ltr (16 groups, ") and ", 3 features): Ranker " in lines[0]
     assert lines[1].startswith("fit to lists (8 groups, ")
+    monkeypatch.setattr(ranking, "fix_threads", lambda count: None)  # it would stay for the tests that follow
+    monkeypatch.setattr(sys, "argv", ["ranking.py", "lists", "--folds", "1", "--output", str(tmp_path / "made")])
+    ranking.main()
+    assert not (tmp_path / "made").exists() and "1 of 5 folds: not written" in capsys.readouterr().out

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the benches, when this scr
 
 import result_tables
 import roofline
+import search_tables
 from timing import machine
 
 from softrank_ext import pretrained
@@ -74,15 +75,15 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
         "heads": lambda: result_tables.heads_table(results),
         "law": lambda: result_tables.law_table(results),
         "attack": lambda: result_tables.attack_table(results),
-        "schedules": lambda: result_tables.schedules_table(results),
-        "costs": lambda: result_tables.costs_table(results),
+        "schedules": lambda: search_tables.schedules_table(results),
+        "costs": lambda: search_tables.costs_table(results),
         "certificates": lambda: result_tables.certificates_table(results),
         "ranking": lambda: printed(
             results, ("ranking_ltr.txt", "ranking_lists.txt", "ranking_speed.txt", "ranking_fits.txt")
         ),
-        "tours": lambda: result_tables.tours_table(results),
-        "improve": lambda: result_tables.improve_table(results),
-        "seconds": lambda: result_tables.improve_seconds_table(results),
+        "tours": lambda: search_tables.tours_table(results),
+        "improve": lambda: search_tables.improve_table(results),
+        "seconds": lambda: search_tables.improve_seconds_table(results),
     }
 
 

@@ -1,0 +1,119 @@
+"""Markdown tables of searches beside other methods: schedules_*, cost_flowshop, tours and improve_*.json."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the benches, when a script of this folder is run
+
+from report import Row, markdown_table
+
+
+def schedules_table(results: Path) -> str:
+    """`schedule` beside other methods, from schedules_*.json: a line per method, a column per kind of instances.
+
+    A cell has the mean and, but for `schedule`, how much more that is than `schedule`'s, paired by instance.
+    """
+    rows = [row for path in sorted(results.glob("schedules_*.json")) for row in json.loads(path.read_text())["rows"]]
+    if not rows:
+        return "Not measured yet."
+    kinds = list(dict.fromkeys((row["instances"], row["seconds"]) for row in rows))
+    ways = list(dict.fromkeys(row["way"] for row in rows))
+    cells = {(row["way"], (row["instances"], row["seconds"])): _beside_schedule(row) for row in rows}
+    lines = [(way, *(cells.get((way, kind), "-") for kind in kinds)) for way in ways]
+    header = ("method", *(f"{name}, {seconds:g} s" for name, seconds in kinds))
+    return "\n".join([*markdown_table(header, lines), "", *_machines(rows, "instances")])
+
+
+def _beside_schedule(row: Row) -> str:
+    if row["way"] == "schedule":
+        return f"{row['mean']:.2f}"
+    return "{mean:.2f} ({behind schedule:+.2f} ± {its error:.2f})".format(**row)
+
+
+def _machines(rows: Sequence[Row], key: str) -> list[str]:
+    """Sentences: what was measured on which machine."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        machine = ", ".join(f"{name} {value}" for name, value in row["machine"].items())
+        found.setdefault(machine, {})[str(row[key])] = None
+    if len(found) == 1:
+        return [f"Measured on: {machine}." for machine in found]
+    return [f"{', '.join(which)}: measured on {machine}." for machine, which in found.items()]
+
+
+def costs_table(results: Path) -> str:
+    """Orders learned from a cost beside known methods, from cost_flowshop.json: a line per way, a column per size."""
+    file = results / "cost_flowshop.json"
+    if not file.exists():
+        return "Not measured yet."
+    report = json.loads(file.read_text())
+    sizes = list(dict.fromkeys(row["instances"] for row in report["rows"]))
+    ways = list(dict.fromkeys(row["way"] for row in report["rows"]))
+    cells = {(row["way"], row["instances"]): str(row["value"]) for row in report["rows"]}
+    lines = [(way, *(cells.get((way, size), "-") for size in sizes)) for way in ways]
+    about = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
+    return "\n".join([*markdown_table(("way", *sizes), lines), "", f"Measured on: {about}."])
+
+
+def tours_table(results: Path) -> str:
+    """Tours beside other methods on equal seconds, from tours.json: a line per cell."""
+    path = results / "tours.json"
+    if not path.exists():
+        return "Not measured yet."
+    record = json.loads(path.read_text(encoding="utf-8"))
+    names = list(dict.fromkeys(name for row in record["rows"] for name in row["gap"]))
+    lines = []
+    for row in record["rows"]:
+        size = "100 to 200" if row["kind"] == "tsplib" else row["N"]
+        gaps = [row["gap"].get(name, "-") for name in names]
+        lines.append((row["kind"], size, f"{row['seconds']:g}", row["instances"], *gaps))
+    table = markdown_table(("places", "N", "seconds", "instances", *names), lines)
+    machines: dict[str, list[Row]] = {}
+    for row in record["rows"]:
+        machine = ", ".join(f"{name} {value}" for name, value in row["machine"].items())
+        machines.setdefault(f"{row['seconds']:g} s on {machine}.", []).append(row)
+    told = []
+    for line, rows in machines.items():
+        calls = [(name, seconds) for row in rows for name, seconds in row.get("taken", {}).items()]
+        longest = [(name, max(seconds for one, seconds in calls if one == name)) for name in dict(calls)]
+        each = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in longest)
+        told.append(f"{line} The longest call took: {each}." if each else line)
+    return "\n".join([*table, "", *told])
+
+
+def improve_table(results: Path) -> str:
+    """`improve` beside as many draws, from improve_N.json: a line per number of points and draws."""
+    reports = [json.loads(path.read_text()) for path in results.glob("improve_[0-9]*.json")]
+    if not reports:
+        return "Not measured yet."
+    searches = ("draws of copies", "improve", "improve with local search")
+    lines = []
+    for report in sorted(reports, key=lambda report: report["points"]):
+        for draws in dict.fromkeys(row["draws"] for row in report["equal_draws"]):
+            rows = {row["search"]: row for row in report["equal_draws"] if row["draws"] == draws}
+            found = [rows[search]["gap"] for search in searches]
+            lines.append((report["points"], report["instances"], draws, rows["improve"]["independent"], *found))
+    about = ", ".join(f"{name} {value}" for name, value in reports[0]["machine"].items())
+    header = ("points", "instances", "draws", "independent draws", *searches)
+    return "\n".join([*markdown_table(header, lines), "", f"Measured on: {about}."])
+
+
+def improve_seconds_table(results: Path) -> str:
+    """Searches in the seconds that `improve` took, from improve_N.json: a line per search, columns per size."""
+    reports = [json.loads(path.read_text()) for path in results.glob("improve_[0-9]*.json")]
+    reports = sorted((report for report in reports if "equal_seconds" in report), key=lambda report: report["points"])
+    if not reports:
+        return "Not measured yet."
+    cells = {(row["search"], report["points"]): row for report in reports for row in report["equal_seconds"]}
+    header = ["search in the same seconds"]
+    for report in reports:
+        seconds = next(row["seconds"] for row in report["equal_draws"] if row["search"] == "improve")
+        header += [f"{report['points']} points, {1000 * seconds / report['instances']:.0f} ms each", "draws"]
+    lines = []
+    for search in dict.fromkeys(search for search, _ in cells):
+        rows = [cells.get((search, report["points"])) for report in reports]
+        found = [(row["gap"], row["draws"] or "-") if row else ("-", "-") for row in rows]
+        lines.append((search, *(cell for pair in found for cell in pair)))
+    return "\n".join(markdown_table(tuple(header), lines))
