@@ -4,11 +4,11 @@
 
 A table on equal draws: independent draws from random starts; draws of the eight turned and mirrored copies in turn, at
 temperature 0.5, as `improve` makes its own; and `improve` after 16 of these, without and with local search (2-opt and
-Or-opt). A table on equal seconds, those that `improve` took for the first number of draws:
-independent draws, 8 symmetries, `improve`, the same with uniform draws in place of the model's, restarts of the local
-search from random tours, and fast-tsp. With --parts, instead, a table of what may be drawn again, on equal draws.
-Gaps in percent over the file's tours, with the standard error of their mean over the instances; differences are
-paired. The tables go into a JSON file as well.
+Or-opt). A table on equal seconds, those that `improve` takes for the first number of draws: independent draws,
+8 symmetries, `improve`, the same with uniform draws in place of the model's, restarts of the local search from random
+tours, and fast-tsp. A table of what may be drawn again, on equal draws. Gaps in percent over the file's tours, with the
+standard error of their mean over the instances; differences are paired. Each table goes into its place of a JSON file,
+with the machine that it was measured on.
 """
 
 import argparse
@@ -109,9 +109,9 @@ def stated(gaps: Tensor) -> str:
     return f"{float(gaps.mean()):.4f} ± {float(gaps.std() / len(gaps) ** 0.5):.4f}"
 
 
-def equal_draws(given: Instances, counts: list[int]) -> tuple[list[dict[str, object]], float]:
-    """Rows of the table on equal draws, and the seconds of the first `improve`."""
-    rows, first_seconds = [], 0.0
+def equal_draws(given: Instances, counts: list[int]) -> dict[str, object]:
+    """The table on equal draws."""
+    rows = []
     for draws in counts:
         independent = given.gaps(given.improved(Search(), draws, initial=draws, drawing=PLAIN_DRAWING))
         for name, search, initial in (
@@ -122,17 +122,19 @@ def equal_draws(given: Instances, counts: list[int]) -> tuple[list[dict[str, obj
             lengths: list[Tensor] = []
             seconds = timed_once(lambda: lengths.append(given.improved(search, draws, initial)))  # noqa: B023
             gaps = given.gaps(lengths[0])
-            first_seconds = first_seconds or seconds if name == "improve" else first_seconds
             rows.append(
                 {"draws": draws, "search": name, "gap": stated(gaps), "independent": stated(independent),
                  "less than independent": stated(independent - gaps), "seconds": round(seconds, 1)}
             )  # fmt: skip
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    return rows, first_seconds
+    return {"rows": rows}
 
 
-def equal_seconds(given: Instances, seconds: float) -> list[dict[str, object]]:
-    """Rows of the table on equal seconds."""
+def equal_seconds(given: Instances, counts: list[int]) -> dict[str, object]:
+    """The table on equal seconds, those that `improve` takes for the first number of draws."""
+    given.improved(Search(), 16)  # warm-up
+    seconds = timed_once(lambda: given.improved(Search(), counts[0]))
+    print(f"in the {seconds:.1f} seconds of {counts[0]} draws for all instances")
     uniform = UniformModel(given.model.config.data)
     searches: dict[str, Callable[[], tuple[Tensor, int]]] = {
         "independent draws": partial(given.improved_for, given.model, Search(fresh=1.0), seconds, PLAIN_DRAWING),
@@ -151,7 +153,7 @@ def equal_seconds(given: Instances, seconds: float) -> list[dict[str, object]]:
         lengths, draws = results[0]
         rows.append({"search": name, "gap": stated(given.gaps(lengths)), "draws": draws, "seconds": round(taken, 1)})
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    return rows
+    return {"draws": counts[0], "seconds": round(seconds, 1), "rows": rows}
 
 
 PARTS: dict[str, Search] = {
@@ -167,20 +169,25 @@ PARTS: dict[str, Search] = {
 }
 
 
-def parts_table(given: Instances, draws: int) -> list[dict[str, object]]:
-    """Rows of the table of parts; what the model was not trained for has no gap."""
+def equal_parts(given: Instances, counts: list[int]) -> dict[str, object]:
+    """What may be drawn again, at the first number of draws; what the model was not trained for has no gap."""
     rows: list[dict[str, object]] = []
     first: Tensor | None = None
     for name, search in PARTS.items():
         try:
-            gaps = given.gaps(given.improved(search, draws))
+            gaps = given.gaps(given.improved(search, counts[0]))
         except ValueError as error:
             rows.append({"drawn again": name, "gap": "-", "why": str(error)})
         else:
             first = gaps if first is None else first
             rows.append({"drawn again": name, "gap": stated(gaps), "more than the first": stated(gaps - first)})
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    return rows
+    return {"draws": counts[0], "rows": rows}
+
+
+TABLES: dict[str, Callable[[Instances, list[int]], dict[str, object]]] = {
+    "draws": equal_draws, "seconds": equal_seconds, "parts": equal_parts,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -194,27 +201,23 @@ def main() -> None:
     parser.add_argument("--draws", type=int, nargs="+", default=[64])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--draws-only", action="store_true", help="leave out the table on equal seconds")
-    parser.add_argument("--parts", action="store_true", help="compare what is drawn again, at the first of --draws")
+    parser.add_argument(
+        "--tables", choices=["draws", "seconds", "parts"], nargs="+", default=["draws", "seconds"],
+        help="what to measure; seconds and parts take the first of --draws",
+    )  # fmt: skip
     parser.add_argument("--output", type=Path, default=None)
     arguments = parser.parse_args()
     fix_threads(arguments.threads)
     given = Instances(arguments)
     B, N = given.points.shape[:2]
     print(f"{B} instances of {N} points, model {arguments.model}; {machine()}")
-    record: dict[str, object] = {
-        "machine": machine(), "instances": B, "points": N, "model": arguments.model, "seed": arguments.seed,
-    }  # fmt: skip
-    if arguments.parts:
-        record |= {"draws": arguments.draws[0], "parts": parts_table(given, arguments.draws[0])}
-    else:
-        draws, seconds = equal_draws(given, arguments.draws)
-        record["equal_draws"] = draws
-        if not arguments.draws_only:
-            print(f"in the same {seconds:.1f} seconds for all instances")
-            record["equal_seconds"] = equal_seconds(given, seconds)
-    output = arguments.output or RESULTS / f"improve_{'parts_' if arguments.parts else ''}{N}.json"
-    output.write_text(json.dumps(record, indent=2) + "\n")
+    output = arguments.output or RESULTS / f"improve_{N}.json"
+    record: dict[str, object] = json.loads(output.read_text()) if output.exists() else {}
+    about = {"machine": machine(), "instances": B, "points": N, "model": arguments.model, "seed": arguments.seed}
+    for name in arguments.tables:
+        print(f"table {name}", flush=True)
+        record[name] = about | TABLES[name](given, arguments.draws)
+        output.write_text(json.dumps(record, indent=2) + "\n")
     print(f"written to {output}")
 
 

@@ -143,22 +143,24 @@ def test_improve_benchmark_runs(tmp_path):
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     record = json.loads((tmp_path / "improve.json").read_text())
-    assert record["instances"] == 3 and record["points"] == 12
-    assert [row["search"] for row in record["equal_draws"]] == [
+    assert record["draws"]["instances"] == 3 and record["draws"]["points"] == 12
+    assert [row["search"] for row in record["draws"]["rows"]] == [
         "draws of copies",
         "improve",
         "improve with local search",
     ]
-    gaps = {row["search"]: float(row["gap"].split()[0]) for row in record["equal_seconds"]}
+    gaps = {row["search"]: float(row["gap"].split()[0]) for row in record["seconds"]["rows"]}
     assert len(gaps) == 8 and all(gap > -1e-3 for gap in gaps.values())
     assert gaps["improve with local search"] <= gaps["improve by uniform draws"]
 
     run = _run_script(
         "improve.py", "--file", str(tmp_path / "tsp12.txt"), "--count", "3", "--draws", "18", "--threads", "1",
-        "--parts", "--output", str(tmp_path / "parts.json"),
+        "--tables", "parts", "--output", str(tmp_path / "improve.json"),
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    rows = {row["drawn again"]: row for row in json.loads((tmp_path / "parts.json").read_text())["parts"]}
+    merged = json.loads((tmp_path / "improve.json").read_text())
+    assert merged["draws"] == record["draws"] and merged["seconds"] == record["seconds"]
+    rows = {row["drawn again"]: row for row in merged["parts"]["rows"]}
     assert float(rows["the tail"]["gap"].split()[0]) > -1e-3
     assert "trained" in rows["points near each other"].get("why", "trained")
 

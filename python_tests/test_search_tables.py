@@ -98,23 +98,37 @@ def test_benchmark_of_tours_puts_cells_into_the_table_that_is_there(monkeypatch,
 
 
 def test_tables_of_improve(tables, tmp_path):
-    assert tables.improve_table(tmp_path) == tables.improve_seconds_table(tmp_path) == "Not measured yet."
+    assert tables.improve_table(tmp_path) == "Not measured yet."
+    assert tables.improve_seconds_table(tmp_path) == tables.improve_parts_table(tmp_path) == "Not measured yet."
 
     def report(points, **more):
         searches = {"draws of copies": "3", "improve": "2", "improve with local search": "1"}
         rows = [{"draws": 64, "search": name, "gap": gap, "independent": "4", "seconds": 0.5}
                 for name, gap in searches.items()]  # fmt: skip
-        about = {"machine": {"cores": 2}, "instances": 10, "points": points, "equal_draws": rows, **more}
-        (tmp_path / f"improve_{points}.json").write_text(json.dumps(about))
+        about = {"machine": {"cores": 2}, "instances": 10, "points": points}
+        record = {name: about | table for name, table in {"draws": {"rows": rows}, **more}.items()}
+        (tmp_path / f"improve_{points}.json").write_text(json.dumps(record))
 
     report(100)
-    report(
-        50, equal_seconds=[{"search": "improve", "gap": "2", "draws": 60}, {"search": "other", "gap": "0", "draws": 0}]
-    )
-    (tmp_path / "improve_parts_50.json").write_text("{}")
+    seconds = [{"search": "improve", "gap": "2", "draws": 60}, {"search": "other", "gap": "0", "draws": 0}]
+    parts = [{"drawn again": "the tail", "gap": "2", "more than the first": "1"}, {"drawn again": "near", "gap": "-"}]
+    report(50, seconds={"seconds": 0.5, "rows": seconds}, parts={"draws": 64, "rows": parts})
     lines = tables.improve_table(tmp_path).splitlines()
     assert lines[2:4] == ["| 50 | 10 | 64 | 4 | 3 | 2 | 1 |", "| 100 | 10 | 64 | 4 | 3 | 2 | 1 |"]
     assert lines[-1] == "Measured on: cores 2."
     lines = tables.improve_seconds_table(tmp_path).splitlines()
     assert lines[0] == "| search in the same seconds | 50 points, 50 ms each | draws |"
-    assert lines[2:] == ["| improve | 2 | 60 |", "| other | 0 | - |"]
+    assert lines[2:4] == ["| improve | 2 | 60 |", "| other | 0 | - |"]
+    lines = tables.improve_parts_table(tmp_path).splitlines()
+    assert lines[0] == "| drawn again | 50 points, 64 draws | more than the first |"
+    assert lines[2:4] == ["| the tail | 2 | 1 |", "| near | - | - |"]
+
+
+def test_table_of_partial_training(tables, tmp_path):
+    assert tables.partial_table(tmp_path) == "Not measured yet."
+    row = {"training": "parts", "answer": "greedy", "unit": "% wrong", "value": "2", "less whole orders'": "-1",
+           "updates": 30}  # fmt: skip
+    record = {"sorting": {"machine": {"cores": 2}, "rows": [row]}}
+    (tmp_path / "partial.json").write_text(json.dumps(record))
+    lines = tables.partial_table(tmp_path).splitlines()
+    assert lines[2:] == ["| sorting | parts | 30 | greedy | % wrong | 2 | -1 |", "", "Measured on: cores 2."]

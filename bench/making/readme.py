@@ -14,8 +14,8 @@ tables (what bench/tables.py has measured), beside the paper's numbers; runtime,
 heads (what the benches have printed into bench/results); roofline (an analysis, by bench/roofline.py); attack (what the
 jobs of .ci/attack have printed into bench/results/attack.jsonl) and certificates (of bench/certificates.py); schedules,
 costs and tours (of bench/schedules.py, bench/cost.py and bench/tours.py); ranking (what bench/ranking.py has printed);
-improve and seconds (of bench/improve.py, on equal draws and on equal seconds).
-Links in a page are relative to it.
+improve, seconds and parts (of bench/improve.py: on equal draws, on equal seconds, what is drawn again)
+and partial (of bench/partial.py). Links in a page are relative to it.
 """
 
 import argparse
@@ -84,6 +84,8 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
         "tours": lambda: search_tables.tours_table(results),
         "improve": lambda: search_tables.improve_table(results),
         "seconds": lambda: search_tables.improve_seconds_table(results),
+        "parts": lambda: search_tables.improve_parts_table(results),
+        "partial": lambda: search_tables.partial_table(results),
     }
 
 

@@ -1,4 +1,4 @@
-"""Markdown tables of searches beside other methods: schedules_*, cost_flowshop, tours and improve_*.json."""
+"""Markdown tables of searches beside other methods: schedules_*, cost_flowshop, tours, improve_* and partial.json."""
 
 import json
 import sys
@@ -83,37 +83,72 @@ def tours_table(results: Path) -> str:
     return "\n".join([*table, "", *told])
 
 
+def _improve_tables(results: Path, name: str) -> list[Row]:
+    """The table of that name from every improve_N.json that has it, by number of points."""
+    records = (json.loads(path.read_text()) for path in results.glob("improve_[0-9]*.json"))
+    tables = [record[name] for record in records if name in record]
+    return [table | {"size": f"{table['points']} points"} for table in sorted(tables, key=lambda one: one["points"])]
+
+
 def improve_table(results: Path) -> str:
     """`improve` beside as many draws, from improve_N.json: a line per number of points and draws."""
-    reports = [json.loads(path.read_text()) for path in results.glob("improve_[0-9]*.json")]
-    if not reports:
+    tables = _improve_tables(results, "draws")
+    if not tables:
         return "Not measured yet."
     searches = ("draws of copies", "improve", "improve with local search")
     lines = []
-    for report in sorted(reports, key=lambda report: report["points"]):
-        for draws in dict.fromkeys(row["draws"] for row in report["equal_draws"]):
-            rows = {row["search"]: row for row in report["equal_draws"] if row["draws"] == draws}
+    for table in tables:
+        for draws in dict.fromkeys(row["draws"] for row in table["rows"]):
+            rows = {row["search"]: row for row in table["rows"] if row["draws"] == draws}
             found = [rows[search]["gap"] for search in searches]
-            lines.append((report["points"], report["instances"], draws, rows["improve"]["independent"], *found))
-    about = ", ".join(f"{name} {value}" for name, value in reports[0]["machine"].items())
+            lines.append((table["points"], table["instances"], draws, rows["improve"]["independent"], *found))
     header = ("points", "instances", "draws", "independent draws", *searches)
-    return "\n".join([*markdown_table(header, lines), "", f"Measured on: {about}."])
+    return "\n".join([*markdown_table(header, lines), "", *_machines(tables, "size")])
 
 
 def improve_seconds_table(results: Path) -> str:
     """Searches in the seconds that `improve` took, from improve_N.json: a line per search, columns per size."""
-    reports = [json.loads(path.read_text()) for path in results.glob("improve_[0-9]*.json")]
-    reports = sorted((report for report in reports if "equal_seconds" in report), key=lambda report: report["points"])
-    if not reports:
+    tables = _improve_tables(results, "seconds")
+    if not tables:
         return "Not measured yet."
-    cells = {(row["search"], report["points"]): row for report in reports for row in report["equal_seconds"]}
+    cells = {(row["search"], table["points"]): row for table in tables for row in table["rows"]}
     header = ["search in the same seconds"]
-    for report in reports:
-        seconds = next(row["seconds"] for row in report["equal_draws"] if row["search"] == "improve")
-        header += [f"{report['points']} points, {1000 * seconds / report['instances']:.0f} ms each", "draws"]
+    for table in tables:
+        header += [f"{table['points']} points, {1000 * table['seconds'] / table['instances']:.0f} ms each", "draws"]
     lines = []
     for search in dict.fromkeys(search for search, _ in cells):
-        rows = [cells.get((search, report["points"])) for report in reports]
+        rows = [cells.get((search, table["points"])) for table in tables]
         found = [(row["gap"], row["draws"] or "-") if row else ("-", "-") for row in rows]
         lines.append((search, *(cell for pair in found for cell in pair)))
-    return "\n".join(markdown_table(tuple(header), lines))
+    return "\n".join([*markdown_table(tuple(header), lines), "", *_machines(tables, "size")])
+
+
+def improve_parts_table(results: Path) -> str:
+    """What `improve` may draw again, on equal draws, from improve_N.json: a line per kind, columns per size."""
+    tables = _improve_tables(results, "parts")
+    if not tables:
+        return "Not measured yet."
+    header = ["drawn again"]
+    for table in tables:
+        header += [f"{table['points']} points, {table['draws']} draws", "more than the first"]
+    lines = []
+    for kind in dict.fromkeys(row["drawn again"] for table in tables for row in table["rows"]):
+        rows = [{row["drawn again"]: row for row in table["rows"]}.get(kind, {}) for table in tables]
+        lines.append((kind, *(row.get(cell, "-") for row in rows for cell in ("gap", "more than the first"))))
+    return "\n".join([*markdown_table(tuple(header), lines), "", *_machines(tables, "size")])
+
+
+def partial_table(results: Path) -> str:
+    """Models trained for equal time with and without parts and drafts, from partial.json: a line per training."""
+    file = results / "partial.json"
+    if not file.exists():
+        return "Not measured yet."
+    record = json.loads(file.read_text())
+    lines = [
+        (name, *(row[cell] for cell in ("training", "updates", "answer", "unit", "value", "less whole orders'")))
+        for name, table in record.items()
+        for row in table["rows"]
+    ]
+    header = ("task", "training", "updates", "answer", "unit", "mean", "less whole orders' (paired)")
+    tables = [table | {"task": name} for name, table in record.items()]
+    return "\n".join([*markdown_table(header, lines, 2), "", *_machines(tables, "task")])
