@@ -15,7 +15,7 @@ import torch
 from synthetic_data import write_cifar10, write_mnist
 
 from softrank_ext import Bridge, DataFacts, SoftRankConfig, SoftRankModel, sample
-from softrank_ext.tasks.tsp import solve, write_instances
+from softrank_ext.tasks.tsp import TSP, solve, write_instances
 from softrank_ext.training import loss_of
 
 BENCH = Path(__file__).parents[1] / "bench"
@@ -131,6 +131,26 @@ def test_decode_benchmark_runs():
     assert abs(teacher_forced["ratio"] - teacher_forced["ours_ms"] / teacher_forced["other_ms"]) < 1e-9
     assert memory["allowed"] == 1.3
     assert 0 < memory["ratio"] < 1.3  # not a matter of speed: the caches of a tile, not of the batch
+
+
+def test_benchmark_of_partial_training_runs(tmp_path):
+    start = SoftRankModel(
+        SoftRankConfig(16, 32, heads=2, encoder_layers=1, decoder_layers=1, embedder=TSP().embedder())
+    )
+    start.save_pretrained(tmp_path / "start")
+    run = _run_script(
+        "partial.py", "--tasks", "sorting", "tsp", "--minutes", "0.001", "--count", "4", "--draws", "8",
+        "--train-count", "4", "--start-from", str(tmp_path / "start"), "--files", str(tmp_path / "files"),
+        "--output", str(tmp_path / "partial.json"),
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    record = json.loads((tmp_path / "partial.json").read_text())
+    assert {row["training"] for row in record["sorting"]["rows"]} == {"whole orders", "parts", "parts and drafts"}
+    rows = record["tsp"]["rows"]
+    assert [row["answer"] for row in rows] == ["greedy", "8 draws", "improve, 8"] * 3
+    assert all(float(row["value"].split()[0]) > 0 for row in rows)  # nothing beats the tours that were searched for
+    run = _run_script("partial.py", "--tasks", "tsp")
+    assert run.returncode == 2 and "--start-from: tsp needs a model" in run.stderr
 
 
 def test_improve_benchmark_runs(tmp_path):
