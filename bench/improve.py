@@ -8,7 +8,7 @@ Or-opt). A table on equal seconds, those that `improve` takes for the first numb
 8 symmetries, `improve`, the same with uniform draws in place of the model's, restarts of the local search from random
 tours, and fast-tsp. A table of what may be drawn again, on equal draws. Gaps in percent over the file's tours, with the
 standard error of their mean over the instances; differences are paired. Each table goes into its place of a JSON file,
-with the machine that it was measured on.
+with the machine that it was measured on; other numbers of draws stay there.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,7 +110,7 @@ def stated(gaps: Tensor) -> str:
     return f"{float(gaps.mean()):.4f} ± {float(gaps.std() / len(gaps) ** 0.5):.4f}"
 
 
-def equal_draws(given: Instances, counts: list[int]) -> dict[str, object]:
+def equal_draws(given: Instances, counts: list[int]) -> dict[str, Any]:
     """The table on equal draws."""
     rows = []
     for draws in counts:
@@ -130,7 +131,7 @@ def equal_draws(given: Instances, counts: list[int]) -> dict[str, object]:
     return {"rows": rows}
 
 
-def equal_seconds(given: Instances, counts: list[int]) -> dict[str, object]:
+def equal_seconds(given: Instances, counts: list[int]) -> dict[str, Any]:
     """The table on equal seconds, those that `improve` takes for the first number of draws."""
     given.improved(Search(), 16)  # warm-up
     seconds = timed_once(lambda: given.improved(Search(), counts[0]))
@@ -169,7 +170,7 @@ PARTS: dict[str, Search] = {
 }
 
 
-def equal_parts(given: Instances, counts: list[int]) -> dict[str, object]:
+def equal_parts(given: Instances, counts: list[int]) -> dict[str, Any]:
     """What may be drawn again, at the first number of draws; what the model was not trained for has no gap."""
     rows: list[dict[str, object]] = []
     first: Tensor | None = None
@@ -185,7 +186,7 @@ def equal_parts(given: Instances, counts: list[int]) -> dict[str, object]:
     return {"draws": counts[0], "rows": rows}
 
 
-TABLES: dict[str, Callable[[Instances, list[int]], dict[str, object]]] = {
+TABLES: dict[str, Callable[[Instances, list[int]], dict[str, Any]]] = {
     "draws": equal_draws, "seconds": equal_seconds, "parts": equal_parts,
 }  # fmt: skip
 
@@ -212,11 +213,21 @@ def main() -> None:
     B, N = given.points.shape[:2]
     print(f"{B} instances of {N} points, model {arguments.model}; {machine()}")
     output = arguments.output or RESULTS / f"improve_{N}.json"
-    record: dict[str, object] = json.loads(output.read_text()) if output.exists() else {}
-    about = {"machine": machine(), "instances": B, "points": N, "model": arguments.model, "seed": arguments.seed}
+    record: dict[str, Any] = json.loads(output.read_text()) if output.exists() else {}
+    about: dict[str, Any] = {
+        "machine": machine(),
+        "instances": B,
+        "points": N,
+        "model": arguments.model,
+        "seed": arguments.seed,
+    }
     for name in arguments.tables:
         print(f"table {name}", flush=True)
-        record[name] = about | TABLES[name](given, arguments.draws)
+        made = about | TABLES[name](given, arguments.draws)
+        if name == "draws" and all(record.get(name, {}).get(key) == value for key, value in about.items()):
+            others = [row for row in record[name]["rows"] if row["draws"] not in arguments.draws]
+            made["rows"] = sorted(others + made["rows"], key=lambda row: row["draws"])
+        record[name] = made
         output.write_text(json.dumps(record, indent=2) + "\n")
     print(f"written to {output}")
 
