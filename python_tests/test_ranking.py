@@ -18,14 +18,19 @@ import torch
 
 from softrank_ext import Constraints, Quota, Ranker
 from softrank_ext.ranking import RankingReport, members, ranker_folder
+from softrank_ext.ranking import groups as groups_module
 from softrank_ext.ranking.groups import (
+    FEWEST_WATCHED,
+    MOST_WATCHED,
     GroupBatch,
     Groups,
     RankingData,
     data_of_pairs,
     drawn_orders,
+    folds_of,
     groups_of,
     read_table,
+    watched_of,
 )
 from softrank_ext.ranking.law import GroupLaw, Temperatures, best_temperatures
 from softrank_ext.ranking.members import member_scores
@@ -221,7 +226,7 @@ def test_quota(ranker):
     assert top.groupby(["query", "seller"]).size().max() == 1
     assert plain_top.groupby(["query", "seller"]).size().max() > 1  # the rule was needed
     one = pandas.DataFrame(hotels(3, seed=5)).assign(query="q", seller="a")
-    with pytest.raises(ValueError, match=r"rules cannot be kept in group 'q': at most 1 of a seller leaves 1 rows for"):
+    with pytest.raises(ValueError, match=r"rules cannot be kept in group 'q': at most 1 of a seller leaves 1 row for"):
         ranker.predict(one, rules=Quota("seller"))
     with pytest.raises(ValueError, match="no column 'shop'"):
         ranker.predict(new, rules=Quota("shop"))
@@ -656,11 +661,40 @@ def test_categories_alone():
     assert "reads shop as categories" in repr(fitted)
 
 
+def test_early_stopping_looks_at_some_of_many_groups():
+    groups = Groups([np.arange(100 * g, 100 * g + 100) for g in range(2000)], list(map(str, range(2000))), np.zeros(0))
+    for training, watched in folds_of(range(2000), 5, 0, groups):
+        assert len(watched) == MOST_WATCHED // 100 and not set(training) & set(watched)
+        assert sorted(training + watched) == list(range(2000))  # the others are trained on
+    assert min(watched) < 50 and max(watched) > 1950 and watched_of(range(100), groups, 0) == list(range(100))
+    long = Groups([np.arange(1000)] * 300, list(map(str, range(300))), np.zeros(0))
+    assert [len(watched) for _, watched in folds_of(range(300), 2, 0, long)] == [FEWEST_WATCHED] * 2
+    held_out = watched_of(range(300), long, 0)
+    assert len(set(held_out)) == FEWEST_WATCHED and held_out != sorted(held_out)
+
+
+def test_validation_groups_that_stop_training_are_not_all(monkeypatch):
+    monkeypatch.setattr(groups_module, "MOST_WATCHED", 30)
+    monkeypatch.setattr(groups_module, "FEWEST_WATCHED", 2)
+    looked_at, own = [], members.validation_loss
+
+    def spy(model, data, numbers):
+        looked_at.append(len(numbers))
+        return own(model, data, numbers)
+
+    monkeypatch.setattr(members, "validation_loss", spy)
+    report = Ranker(FEATURES, "query", "grade", **SMALL).fit(hotels(30), validation=hotels(60, seed=1)).report()
+    assert max(looked_at) < 25 and report.groups > 30  # the report is on all
+
+
 def test_what_is_read_is_said(ranker):
     assert repr(ranker).endswith("it reads price, stars as numbers and city as categories")
     X = np.random.default_rng(0).normal(size=(20, 9))
     wide = Ranker(**{**SMALL, "members": 1}).fit(X, X[:, 0].round(), [4] * 5)
-    assert "1 member trained" in repr(wide) and "x0, x1, x2, x3, x4 and 4 more as numbers" in repr(wide)
+    assert "1 member trained on 5 groups of 4 rows, NDCG" in repr(wide)
+    alone = Ranker(**{**SMALL, "members": 1}).fit(X, X[:, 0].round())
+    assert "1 member trained on 1 group of 20 rows; it reads" in repr(alone)
+    assert "x0, x1, x2, x3, x4 and 4 more as numbers" in repr(wide)
 
 
 def test_rules_name_the_group_that_cannot_keep_them(ranker):

@@ -15,6 +15,7 @@ from softrank_ext.tables import columns_of, numbers_in, texts_in
 
 LABELS = ("grades", "places", "clicks")
 MOST_ROWS = 1000  # of a group
+MOST_WATCHED, FEWEST_WATCHED = 20_000, 50  # rows and groups that early stopping looks at: a loss of enough digits
 _BELOW_ALL = -3e38  # the level of rows whose level is not known
 MOST_TRAINED = 100  # rows of a group that one update sees
 
@@ -70,6 +71,12 @@ def groups_of(columns: Mapping[str, np.ndarray], name: str | None, sizes: Sequen
         hint = "" if name is not None or sizes is not None else "; name the column that tells groups apart: group="
         raise ValueError(f"a group may have up to {MOST_ROWS} rows, {names[largest]!r} has {len(rows[largest])}{hint}")
     return Groups(rows, names, group)
+
+
+def sizes_in_words(groups: int, rows: int, smallest: int, largest: int) -> str:
+    """How many groups there are and how large they are, as a part of a sentence."""
+    each = f"{smallest} to {largest} rows" if smallest < largest else f"{rows // groups} row{'s' * (largest > 1)}"
+    return f"{groups} group{'s' * (groups > 1)} of {each}"
 
 
 def levels_of(columns: Mapping[str, np.ndarray], name: str, kind: str, groups: Groups) -> np.ndarray:
@@ -151,16 +158,28 @@ def data_of_pairs(items: np.ndarray, groups: Groups, pairs: Sequence[tuple[int, 
     return RankingData(items[given.ravel()], levels, two)
 
 
-def folds_of(numbers: Sequence[int], count: int, seed: int) -> list[tuple[list[int], list[int]]]:
+def folds_of(numbers: Sequence[int], count: int, seed: int, groups: Groups) -> list[tuple[list[int], list[int]]]:
     """`count` ways to part these groups in those to train on and those to leave out, at least five ways to do so."""
     mixed = np.random.default_rng(seed % 2**63).permutation(list(numbers)).tolist()
     parts = min(max(count, 5), len(mixed))
     folds = []
     for number in range(count):
-        watched = mixed[number % parts :: parts]
+        watched = _few_of(mixed[number % parts :: parts], groups)
         left_out = set(watched)
         folds.append(([one for one in mixed if one not in left_out], watched))
     return folds
+
+
+def watched_of(numbers: Sequence[int], groups: Groups, seed: int) -> list[int]:
+    """Those of these groups that early stopping looks at: all, or, of many, some by the seed."""
+    few = _few_of(np.random.default_rng(seed % 2**63).permutation(list(numbers)).tolist(), groups)
+    return few if len(few) < len(numbers) else list(numbers)
+
+
+def _few_of(numbers: list[int], groups: Groups) -> list[int]:
+    """The first of these groups, MOST_WATCHED rows or FEWEST_WATCHED groups, whichever are more."""
+    ends = np.cumsum([len(groups.rows[number]) for number in numbers])
+    return numbers[: max(int(np.searchsorted(ends, MOST_WATCHED)) + 1, FEWEST_WATCHED)]
 
 
 def batches_by_size(groups: Groups, numbers: Sequence[int], most_items: int) -> Iterator[list[int]]:

@@ -89,7 +89,7 @@ def rules_by_group(rules: Rule | None, columns: Mapping[str, np.ndarray], groups
             if possible < wanted:
                 raise ValueError(
                     f"rules cannot be kept in group {name!r}: at most {rules.at_most} of a {rules.column} leaves "
-                    f"{possible} rows for the first {wanted} places"
+                    f"{possible} row{'s' * (possible > 1)} for the first {wanted} places"
                 )
         return GroupRules(rules, codes)
     if isinstance(rules, Constraints):

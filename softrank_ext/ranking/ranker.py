@@ -21,6 +21,8 @@ from softrank_ext.ranking.groups import (
     groups_of,
     levels_of,
     read_table,
+    sizes_in_words,
+    watched_of,
 )
 from softrank_ext.ranking.law import Temperatures, best_temperatures
 from softrank_ext.ranking.members import Learning, fit_member, mean_scores, member_scores, new_member
@@ -133,8 +135,9 @@ class Ranker:
         self.label_range_ = (float(known.min()), float(known.max()))
         sizes = [len(rows) for rows in groups.rows]
         self.trained_on_ = {"groups": len(sizes), "rows": sum(sizes), "smallest": min(sizes), "largest": max(sizes)}
-        may_leave_out = held_out is None and len(learnable) > 1
-        folds = folds_of(learnable, self.members, self.seed) if may_leave_out else [(learnable, [])] * self.members
+        folds: list[tuple[list[int], list[int]]] = [(learnable, [])] * self.members
+        if held_out is None and len(learnable) > 1:
+            folds = folds_of(learnable, self.members, self.seed, data.groups)
         fitted = self._fit_members(data, folds, held_out, sys.stderr.isatty() if progress is None else progress)
         self.members_ = [member for member, _ in fitted]
         self._measure(data, [fold for _, fold in fitted], held_out)
@@ -167,7 +170,7 @@ class Ranker:
 
                 validation = None
                 if held_out is not None:
-                    validation = held_out, held_out.informative()
+                    validation = held_out, watched_of(held_out.informative(), held_out.groups, seed)
                 elif watched:
                     validation = data, watched
                 try:
@@ -342,11 +345,10 @@ class Ranker:
         given = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name]]
         if not hasattr(self, "members_"):
             return f"Ranker({', '.join(given)})"
-        on = self.trained_on_
         measured = "" if self.report_ is None else f", NDCG@10 {self.report_.ndcg[10]:.3f} on {self.report_.source}"
         return (
             f"Ranker({', '.join(given)}), {len(self.members_)} member{'s' * (len(self.members_) != 1)} trained on "
-            f"{on['groups']} groups of {on['smallest']} to {on['largest']} rows{measured}; "
+            f"{sizes_in_words(**self.trained_on_)}{measured}; "
             f"it reads {self.preprocessing_.described()}"
         )
 
