@@ -128,7 +128,14 @@ def test_says_what_is_wrong():
         (lambda: certify.certify_law(counts, law, missed=0.0), "missed must be above 0 and below 1, got 0.0"),
         (lambda: certify.draws_needed(law, 0.0), "distance must be from 1e-9 to 1, got 0.0"),
         (lambda: certify.certify_ranks(counts, 4), "ranks must be numbers from 0 to 3, at least one"),
-        (lambda: certify.certify_same(torch.zeros(0, 1), torch.zeros(3, 1)), "must hold at least one draw, and no NaN"),
+        (
+            lambda: certify.certify_same(torch.zeros(0, 1), torch.zeros(3, 1)),
+            "must hold at least one statistic of one draw",
+        ),
+        (
+            lambda: certify.certify_same(torch.zeros(3, 0), torch.zeros(3, 0)),
+            "must hold at least one statistic of one draw",
+        ),
         (lambda: certify.certify_agreement(counts, most=0.1), r"agrees must be a \(R,\) tensor of bool"),
         (
             lambda: certify.certify_agreement(counts > 0, most=0.1, rounding=0.1),

@@ -11,6 +11,8 @@ from softrank_ext.cli.main import main
     [
         ("- 1\n", "a.yaml must hold options by name, got list"),
         ("a: [1\n", "a.yaml is not valid YAML"),
+        ("seed: 1\ntask: {file: a}\nseed: 2\n", "a.yaml, line 3 must name an option once, got 'seed' again"),
+        ("task: {a-b: 1, a_b: 2}\n", "a.yaml, line 1 must name an option once, got 'a_b' again"),
         (None, "No such file or directory: 'a.yaml'"),
     ],
 )

@@ -57,12 +57,27 @@ def test_a_byte_order_mark_is_no_header(tmp_path, header):
         ("1,\n3,4\n", r"a\.csv, line 1, column 2 must be a number, got ''"),
         ("x,2\n3,4\n", r"a\.csv, line 1, column 1 must be a number, got 'x'"),
         ("x,y\n", r"a\.csv must have a line of numbers per item, it has none"),
+        # A first line that can be meant as numbers is none of names: its row would be lost.
+        ("O.1,l.2\n3,4\n", r"a\.csv, line 1, column 1 must be a number, got 'O.1'"),
+        ("1.2.3,4.5.6\n3,4\n", r"a\.csv, line 1, column 1 must be a number, got '1.2.3'"),
+        ("NA,null\n3,4\n", r"a\.csv, line 1, column 1 must be a number, got 'NA'"),
+        ("?,-\n3,4\n", r"a\.csv, line 1, column 1 must be a number, got '\?'"),
+        ('"1,5","2,5"\n3,4\n', r"a\.csv, line 1, column 1 must be a number, got '1,5'"),
+        ("1;2\n3;4\n", r"a\.csv, line 1, column 1 must be a number, got '1;2'"),
+        ("x,y,z\n1,2\n", r"a\.csv, line 2 must have 3 numbers, got 2: '1,2'"),
+        ("1,2\n,\n3,4\n", r"a\.csv, line 2 must have a value, got empty cells only; delete it"),
+        ("1,2\n3,\ufeff4\n", r"a\.csv, line 2, column 3 must be text in UTF-8, got a byte order mark inside"),
     ],
 )
 def test_wrong_csv(tmp_path, text, message):
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
         read_items(tmp_path / "a.csv")
+
+
+def test_lines_of_empty_cells_at_the_end_are_a_spreadsheets(tmp_path):
+    (tmp_path / "a.csv").write_text("x1,max speed\n1,2\n\n3,4\n,\n,\n")
+    assert read_items(tmp_path / "a.csv").items.tolist() == [[[1.0, 2.0], [3.0, 4.0]]]
 
 
 def test_tsplib(tmp_path):
@@ -153,9 +168,44 @@ def test_headers_of_arrays_are_not_believed(tmp_path):
             archive.writestr("items.npy", header.getvalue() + bytes(16))
         with pytest.raises(ValueError, match=r"items.npy must have the \d+ bytes of its header, got 16"):
             read_items(path)
+    for wrong in ({"items": b"\x93NUMPX\x01\x00"}, {"items": b""}, {"items": b"\x93NUMPY\x01\x00\x04\x00{1:2"}):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("items.npy", wrong["items"])
+        with pytest.raises(ValueError, match=r"a\.npz is damaged or no \.npz file: "):
+            read_items(path)
     path.write_bytes(b"no zip file")
     with pytest.raises(ValueError, match=r"is damaged or no \.npz file"):
         read_items(path)
     np.savez(path, items=np.asfortranarray(np.arange(6.0).reshape(1, 2, 3)), mask=np.ones((1, 2), bool))
     items, mask, _ = read_items(path)
     assert items.tolist() == [[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]] and mask.tolist() == [[True, True]]
+
+
+def test_only_what_is_asked_for_is_unpacked(tmp_path):
+    """Other arrays may be of any size, so that a small file cannot fill the memory."""
+    path = tmp_path / "a.npz"
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**15,)})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("other.npy", header.getvalue())
+        items = io.BytesIO()
+        np.save(items, np.ones((1, 2, 1), ">f8"))
+        archive.writestr("items.npy", items.getvalue())
+    assert read_items(path).items.tolist() == [[[1.0], [1.0]]]
+
+
+def test_encrypted_and_double_arrays_are_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, items=np.ones((1, 2, 1)))
+    data = bytearray(path.read_bytes())
+    data[6] |= 1
+    data[data.find(b"PK\1\2") + 8] |= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"a\.npz is damaged or no \.npz file: .* is encrypted"):
+        read_items(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("items.npy", b"")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("items.npy", b"")
+    with pytest.raises(ValueError, match=r"a\.npz is damaged or no \.npz file: items\.npy is there twice"):
+        read_items(path)

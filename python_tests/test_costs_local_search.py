@@ -14,8 +14,17 @@ from test_costs_problems import orders as problem_orders
 
 from softrank_ext._libraries import uses_reference
 from softrank_ext.constraints import Constraints, rules_of
-from softrank_ext.costs import Cost, Makespan, MatrixTourLength, TourLength, WeightedTardiness, local_search
+from softrank_ext.costs import (
+    Cost,
+    Makespan,
+    MatrixTourLength,
+    TourLength,
+    WeightedTardiness,
+    local_search,
+    nearest_neighbour,
+)
 from softrank_ext.costs.moves import all_moves, search_in_batches, sources_of
+from softrank_ext.tasks.two_opt import two_opt
 
 KINDS = ("insert", "swap", "reverse")
 RULES = {
@@ -316,6 +325,18 @@ def test_padding_is_left_out(cost):
         alone = local_search(items[row : row + 1, real], start, cost, constraints=own)
         assert found[row].tolist()[: len(real)] == real[alone[0]].tolist()
         assert found[row].tolist()[len(real) :] == order[row].tolist()[len(real) :]
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_there_is_one_order_of_no_items(rows):
+    points, order = torch.zeros(rows, 0, 2), torch.zeros(rows, 0, dtype=torch.int64)
+    for cost in (TourLength(), lambda items, order: torch.zeros(len(order))):
+        for keep_first in (False, True):
+            found = local_search(points, order, cost, keep_first=keep_first)
+            assert found.shape == (rows, 0) and found.dtype == torch.int64
+    assert two_opt(points, order).shape == (rows, 0)
+    assert nearest_neighbour(points).shape == (rows, 0)
+    assert nearest_neighbour(points, torch.zeros(rows, dtype=torch.int64)).shape == (rows, 0)
 
 
 def test_empty_batches():

@@ -12,7 +12,7 @@ PACKAGE = Path(softrank_ext.__file__).parent
 CSRC = Path(__file__).parents[1] / "csrc"
 # The rooms of the package, floor by floor from the ground up. A room may import those before it, and itself.
 FLOORS: dict[str, tuple[str, ...]] = {
-    "ground": ("_C", "_libraries", "checks", "atomic_files", "permutations", "ops", "noise"),
+    "ground": ("_C", "_libraries", "checks", "text_files", "atomic_files", "permutations", "ops", "noise"),
     "first": ("processes", "constraints", "choices", "laws", "metrics", "costs", "batch"),
     "second": ("model", "model_folder", "baselines"),
     "third": ("sampling", "likelihood", "answers", "certify"),

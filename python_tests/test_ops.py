@@ -896,6 +896,14 @@ def test_pick_errors():
         ops.pick(scores, remaining, torch.zeros(3))
 
 
+def test_scores_of_no_items_have_the_empty_order():
+    for uniform in (None, torch.zeros(3, 0)):
+        order, log_probs = ops.decode_scores(
+            torch.zeros(3, 0, 0), torch.zeros(3, 0, dtype=torch.bool), ops.Choices(uniform=uniform)
+        )
+        assert order.shape == log_probs.shape == (3, 0)
+
+
 @pytest.mark.parametrize("kernel", [ops.pick, ops.pick_reference], ids=("op", "reference"))
 def test_pick_refuses_an_empty_set_and_nan(kernel):
     scores, remaining, uniform = torch.zeros(900, 70), torch.ones(900, 70, dtype=torch.bool), torch.zeros(900)

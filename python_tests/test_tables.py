@@ -87,10 +87,10 @@ def test_files_that_are_no_csv(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="is a folder"):
         columns_of(tmp_path)
     (tmp_path / "a.csv").write_text("a,b\n1,2\n", encoding="utf-16")
-    with pytest.raises(ValueError, match=r"a\.csv is not a CSV file in UTF-8"):
+    with pytest.raises(ValueError, match=r"a\.csv, line 1, byte 1 must be text in UTF-8"):
         columns_of(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_text("a,b\n1," + "x" * 2**21)
-    with pytest.raises(ValueError, match=r"b\.csv is not a CSV file in UTF-8: field larger"):
+    with pytest.raises(ValueError, match=r"b\.csv is not a CSV file: field larger"):
         columns_of(tmp_path / "b.csv")
     monkeypatch.setattr(tables, "MOST_FILE_BYTES", 100)
     with pytest.raises(ValueError, match="must have at most 100 bytes, got 2097158"):
@@ -243,3 +243,15 @@ def test_write_csv(tmp_path):
     assert back["b"].tolist() == ["x,1", None] and back["c"].tolist() == [1, 2]
     with pytest.raises(ValueError, match=r"one length, got \[1, 2\]"):
         write_csv({"a": [1], "b": [1, 2]}, stream)
+
+
+def test_lines_of_empty_cells(tmp_path):
+    """At the end they are a spreadsheet's; amid others a row would be lost."""
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n1,2\n\n3,\n,\n,\n")
+    assert columns_of(path)["a"].tolist() == [1, 3]
+    path.write_text("a,b\n1,2\n,\n3,4\n")
+    with pytest.raises(ValueError, match=r"a\.csv, line 3 must have a value, got empty cells only; delete it"):
+        columns_of(path)
+    path.write_text('a\n1\n""\n3\n')
+    np.testing.assert_array_equal(columns_of(path)["a"], [1, np.nan, 3])

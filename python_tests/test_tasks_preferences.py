@@ -157,6 +157,9 @@ def test_models_read_the_items(write):
             SOC.replace("ALTERNATIVES: 3", "ALTERNATIVES: 999999999"),
             "NUMBER ALTERNATIVES must be that of the names, 3, got 999999999",
         ),
+        ("a.csv", "a,b\n\ufeffb,a", "line 2, column 1 must be text in UTF-8, got a byte order mark inside"),
+        ("a.csv", "a;b\nb;a", "line 1, column 1 must be a name, with commas between names, got 'a;b'"),
+        ("a.csv", "# FILE NAME: x\n1: 1,2", "is a PrefLib file: name it .soc, or .soi"),
         ("a.csv", "a,,b", "line 1, column 2: empty cells may stand at the end of a ballot only"),
     ],
 )

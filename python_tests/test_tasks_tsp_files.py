@@ -42,6 +42,7 @@ def test_writing_and_reading_keeps_every_bit(tmp_path):
         ("0 0 1 zero output 1 2 1", "line 1: could not convert string to float: 'zero'"),
         ("0 0 1 0 1 1 output 1 3 3 1", "tours of .* must hold each of 0 to 2 once per row"),
         ("0 0 1 0 output 1 2 1\n0 0 1 0 1 1 output 1 2 3 1", "line 2 has 3 nodes, those before have 2"),
+        ("0 0 1 nan 1 1 output 1 2 3 1", "line 1 must have finite coordinates, got '0 0 1 nan 1 1'"),
         ("", "has no instances"),
     ],
 )

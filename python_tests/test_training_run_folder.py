@@ -257,3 +257,66 @@ def test_the_objective_that_was_called_reinforce_has_another_name_now(tmp_path):
     model_folder.save_training(tmp_path / "old" / "last", tensors, state)
     resumed = train(tiny_model(**model), SortNumbers(3), config, tmp_path / "old", resume=True, quiet=True)
     assert_same_weights(weights_of(resumed.model), weights_of(whole.model))
+
+
+def test_a_run_whose_state_is_missing_is_not_taken_for_none(tmp_path):
+    """`resume="auto"` began anew beside what was left of the run, and its lines stayed before the new ones."""
+    config = dataclasses.replace(QUICK, evaluate_every=4, evaluate_count=6)
+    train(tiny_model(), SortNumbers(3), config, tmp_path, quiet=True)
+    (tmp_path / "last" / "training.safetensors").unlink()
+    for listed in (True, False):
+        if not listed:
+            (tmp_path / "last" / "manifest.json").unlink()
+        assert has_run(tmp_path)
+        for resume in (True, "auto"):
+            with pytest.raises(FileNotFoundError, match=r"no run to resume in .*training\.safetensors is missing"):
+                train(tiny_model(), NoTask(3), config, tmp_path, resume=resume)
+        with pytest.raises(ValueError, match="already holds a run"):
+            train(tiny_model(), NoTask(3), config, tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    train(tiny_model(), SortNumbers(3), config, tmp_path, resume="restart", quiet=True)
+    after = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in after] == [json.loads(line)["iteration"] for line in before]
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_a_lost_best_model_is_told(tmp_path, capfd, how):
+    config = dataclasses.replace(QUICK, evaluate_every=4, evaluate_count=6)
+    stopped = train(
+        tiny_model(), sort_three_and_signal(6), dataclasses.replace(config, prefetch=False), tmp_path, quiet=True
+    )
+    path = tmp_path / "best" / "model.safetensors"
+    assert not stopped.is_finished and path.exists()
+    path.write_bytes(b"") if how == "damaged" else path.unlink()
+    capfd.readouterr()
+    train(tiny_model(), SortNumbers(3), config, tmp_path, resume=True, quiet=True)
+    said = capfd.readouterr().err
+    assert said.startswith("the best model so far is lost: ") and str(path) in said
+    model_folder.load_model(tmp_path / "best")  # the best of what followed
+    path.unlink()
+    train(tiny_model(), NoTask(3), config, tmp_path, resume=True, quiet=True)
+    assert "the best model so far is lost" in capfd.readouterr().err
+
+
+def test_states_of_other_forms_are_refused_by_name(tmp_path):
+    train(tiny_model(), SortNumbers(3), QUICK, tmp_path, quiet=True)
+    (tmp_path / "last" / "manifest.json").unlink()
+    tensors, state = model_folder.load_training(tmp_path / "last")
+    for wrong, message in (
+        ({}, "with its iteration, got none"),
+        ([], "with its iteration, got none"),
+        ({**state, "iteration": "3"}, "with its iteration, got '3'"),
+        ({**state, "iteration": -1}, "with its iteration, got -1"),
+        ({**state, "best": "x"}, "with its best, got 'x'"),
+        ({**state, "task": []}, r"with its task, got \[\]"),
+    ):
+        model_folder.save_training(tmp_path / "last", tensors, wrong)
+        with pytest.raises(ValueError, match=rf"training\.safetensors must be the state of a run, {message}"):
+            train(tiny_model(), NoTask(3), QUICK, tmp_path, resume=True)
+    model_folder.save_training(tmp_path / "last", {}, state)
+    with pytest.raises(ValueError, match=r"training\.safetensors must have the tensors of this run: "):
+        train(tiny_model(), NoTask(3), QUICK, tmp_path, resume=True)
+    model_folder.save_training(tmp_path / "last", tensors, state)
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(b"\xff\x00 what a broken disk left")
+    assert train(tiny_model(), NoTask(3), QUICK, tmp_path, resume=True, quiet=True).is_finished

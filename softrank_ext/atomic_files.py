@@ -96,13 +96,16 @@ def read_files(folder: str | Path, names: Sequence[str]) -> dict[str, bytes]:
                 raise
 
 
-def has_file(folder: str | Path, name: str) -> bool:
-    """Whether the folder holds this file, or a save of it that only needs to be finished."""
+def has_file(folder: str | Path, name: str, *, listed: bool = False) -> bool:
+    """Whether the folder holds this file, or a save of it that only needs to be finished.
+
+    listed: or a manifest that names it; then the file itself may be missing.
+    """
     folder = Path(folder)
     if (folder / name).exists():
         return True
     entries = _read_manifest(folder)
-    return name in entries and (folder / entries[name].temporary).exists()
+    return name in entries and (listed or (folder / entries[name].temporary).exists())
 
 
 def finish_save(folder: str | Path) -> None:

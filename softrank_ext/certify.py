@@ -186,8 +186,8 @@ def certify_same(first: Tensor, second: Tensor, *, false_alarm: float = 1e-6, mi
     """
     check_tensor("first", first, ("R", "S"), ANY_FLOAT)
     check_tensor("second", second, ("R", first.shape[1]), ANY_FLOAT)
-    if min(len(first), len(second)) == 0 or bool(first.isnan().any() | second.isnan().any()):
-        raise ValueError("first and second must hold at least one draw, and no NaN")
+    if min(first.numel(), second.numel()) == 0 or bool(first.isnan().any() | second.isnan().any()):
+        raise ValueError("first and second must hold at least one statistic of one draw, and no NaN")
     chance = _checked_chance("false_alarm", false_alarm) / (4 * first.shape[1])
     threshold = _deviation(len(first), chance) + _deviation(len(second), chance)
     statistic = max(_largest_gap(*columns) for columns in zip(first.double().T, second.double().T, strict=True))

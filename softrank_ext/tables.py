@@ -7,6 +7,7 @@ Rows count from 0. Neither pandas nor polars is needed, unless a DataFrame is as
 
 import csv
 import difflib
+import io
 import math
 import re
 import sys
@@ -18,6 +19,7 @@ from typing import Any, TextIO, TypeAlias
 import numpy as np
 
 from softrank_ext.checks import described
+from softrank_ext.text_files import read_text, without_blank_lines
 
 Columns: TypeAlias = dict[str, np.ndarray]
 
@@ -268,13 +270,13 @@ def _read_csv(path: Path) -> Columns:
     size = path.stat().st_size
     if size > MOST_FILE_BYTES:
         raise ValueError(f"{path} must have at most {MOST_FILE_BYTES} bytes, got {size}")
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        try:
-            delimiter = _delimiter_of(file)
-            file.seek(0)
-            lines = list(_lines(path, file, delimiter))
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not a CSV file in UTF-8: {error}") from error
+    file = io.StringIO(read_text(path), newline="")
+    try:
+        delimiter = _delimiter_of(file)
+        file.seek(0)
+        lines = _lines(path, file, delimiter)
+    except csv.Error as error:
+        raise ValueError(f"{path} is not a CSV file: {error}") from error
     if not lines:
         raise ValueError(f"{path} is empty; its first line must name the columns")
     names = [word.strip() for word in lines[0]]
@@ -286,24 +288,19 @@ def _read_csv(path: Path) -> Columns:
     return _unique(names, (_column_of_words(words, delimiter) for words in cells))
 
 
-def _lines(path: Path, file: TextIO, delimiter: str) -> Iterator[list[str]]:
+def _lines(path: Path, file: TextIO, delimiter: str) -> list[list[str]]:
     """The lines that have something in them, each with as many cells as the first."""
     before = csv.field_size_limit(MOST_CELL_CHARACTERS)
     try:
         reader = csv.reader(file, delimiter=delimiter)
-        wanted = None
-        for line in reader:
-            if not line or (len(line) > 1 and not any(line)):
-                continue
-            if wanted is not None and len(line) != wanted:
-                cells = f"{len(line)} cell{'s' * (len(line) != 1)}"
-                raise ValueError(
-                    f"{path}, line {reader.line_num} must have {wanted} cells, as the first has, got {cells}"
-                )
-            wanted = len(line)
-            yield line
+        lines = without_blank_lines(path, ((reader.line_num, line) for line in reader))
     finally:
         csv.field_size_limit(before)
+    for number, line in lines:
+        if len(line) != len(lines[0][1]):
+            cells = f"{len(line)} cell{'s' * (len(line) != 1)}"
+            raise ValueError(f"{path}, line {number} must have {len(lines[0][1])} cells, as the first has, got {cells}")
+    return [line for _, line in lines]
 
 
 def _delimiter_of(file: TextIO) -> str:

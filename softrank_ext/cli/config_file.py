@@ -39,6 +39,7 @@ def _read_yaml(path: Path) -> Any:
     try:
         text = data.decode("utf-8-sig")
         _check_tokens(path, text)
+        _check_names(path, yaml.compose(text, yaml.SafeLoader))
         return yaml.safe_load(text) or {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from error
@@ -58,6 +59,21 @@ def _check_tokens(path: Path, text: str) -> None:
         depth -= isinstance(token, (yaml.BlockEndToken, yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken))
         if depth > MOST_DEPTH:
             raise ValueError(f"{path} must hold options in at most {MOST_DEPTH} levels, got more")
+
+
+def _check_names(path: Path, node: Any) -> None:
+    """Raise ValueError for an option that is there twice, of which YAML's reader would forget the first."""
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for name, value in node.value:
+            word = str(name.value).replace("-", "_")
+            if word in seen:
+                line = name.start_mark.line + 1
+                raise ValueError(f"{path}, line {line} must name an option once, got {name.value!r} again")
+            seen.add(word)
+            _check_names(path, value)
 
 
 def _options_of(options: Mapping[str, Any], prefix: str) -> list[str]:

@@ -1,10 +1,12 @@
 """Items from files, and orders to files, for the command line. `order[place] = item`, items counted from 0."""
 
 import csv
+import io
 import json
 import math
+import re
 import zipfile
-import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +15,15 @@ import torch
 from torch import Tensor
 
 from softrank_ext.sampling import Samples
+from softrank_ext.tables import MISSING_WORDS
+from softrank_ext.text_files import read_text, without_blank_lines
 
 READ_ENDINGS = (".npz", ".csv", ".tsp")
 WRITE_ENDINGS = (".csv", ".json", ".npz")
+ORDER_ARRAYS = ("order", "ranks", "soft_ranks", "log_prob")  # of an .npz file of orders
 MOST_ARRAY_BYTES = 2**32
+_NAME = re.compile(r"[^\W\d]")
+_LOOK_ALIKE = str.maketrans("OoIl", "0011")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
@@ -52,22 +59,32 @@ def read_items(path: str | Path, *, channels: int | None = None) -> ItemFile:
 
 
 def _read_npz(path: Path) -> ItemFile:
-    arrays = read_arrays(path)
+    arrays = read_arrays(path, ("items", "mask"))
     if "items" not in arrays:
-        raise ValueError(f"{path} must have an array named items, got {', '.join(arrays) or 'none'}")
+        raise ValueError(f"{path} must have an array named items, got {', '.join(_names_in(path)) or 'none'}")
     items, mask = arrays["items"], arrays.get("mask")
     if items.dtype == torch.float64:
         items = items.float()
     return ItemFile(items, mask, None)
 
 
-def read_arrays(path: Path) -> dict[str, Tensor]:
-    """The arrays of an .npz file by name."""
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, Tensor]:
+    """Arrays of an .npz file by name, those of the names that it has; no other is unpacked."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return {name.removesuffix(".npy"): _read_array(archive, name) for name in archive.namelist()}
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, zlib.error, TypeError) as error:
+            entries = archive.namelist()
+            twice = next((name for name in entries if entries.count(name) > 1), None)
+            if twice is not None:
+                raise ValueError(f"{twice} is there twice")
+            return {name: _read_array(archive, f"{name}.npy") for name in names if f"{name}.npy" in entries}
+    except Exception as error:  # a damaged header can raise anything
         raise ValueError(f"{path} is damaged or no .npz file: {error}") from error
+
+
+def _names_in(path: Path) -> list[str]:
+    """The names of the arrays of an .npz file that can be opened."""
+    with zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 def _read_array(archive: zipfile.ZipFile, name: str) -> Tensor:
@@ -83,25 +100,23 @@ def _read_array(archive: zipfile.ZipFile, name: str) -> Tensor:
         if min(shape, default=0) < 0 or dtype.hasobject or size != entry.file_size - file.tell():
             raise ValueError(f"{name} must have the {size} bytes of its header, got {entry.file_size - file.tell()}")
         array = np.frombuffer(file.read(size), dtype).reshape(shape, order="F" if is_fortran else "C")
-    return torch.from_numpy(array.copy())
+    return torch.from_numpy(array.astype(dtype.newbyteorder("=")))
 
 
 def _read_csv(path: Path) -> ItemFile:
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        try:
-            reader = csv.reader(file, strict=True)
-            lines = [(reader.line_num, line) for line in reader if any(map(str.strip, line))]
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path} is not a CSV file: {error}") from error
-    # A line of names has a text in every column and no number.
-    if lines and all(word.strip() and _number_of(word) is None for word in lines[0][1]):
+    try:
+        reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+        lines = without_blank_lines(path, ((reader.line_num, line) for line in reader))
+    except csv.Error as error:
+        raise ValueError(f"{path} is not a CSV file: {error}") from error
+    wanted = len(lines[0][1]) if lines else 0
+    if lines and all(map(_is_name, lines[0][1])):
         lines = lines[1:]
     if not lines:
         raise ValueError(f"{path} must have a line of numbers per item, it has none")
     rows = []
     for number, line in lines:
-        if len(line) != len(lines[0][1]):
-            wanted = len(lines[0][1])
+        if len(line) != wanted:
             raise ValueError(f"{path}, line {number} must have {wanted} numbers, got {len(line)}: {','.join(line)!r}")
         row = [_number_of(word) for word in line]
         for column, (value, word) in enumerate(zip(row, line, strict=True), 1):
@@ -109,6 +124,16 @@ def _read_csv(path: Path) -> ItemFile:
                 raise ValueError(f"{path}, line {number}, column {column} must be a number, got {word!r}")
         rows.append(row)
     return ItemFile(torch.tensor(rows)[None], None, None)
+
+
+def _is_name(word: str) -> bool:
+    """Whether a word can only be a column's name: it begins with a letter and stands for no number, also none with a
+    letter in place of a digit (O.1), and for no missing one."""
+    word = word.strip()
+    is_mistyped = "." in word and _number_of(word.translate(_LOOK_ALIKE)) is not None
+    return (
+        bool(_NAME.match(word)) and not is_mistyped and _number_of(word) is None and word.lower() not in MISSING_WORDS
+    )
 
 
 def _number_of(word: str) -> float | None:
@@ -167,7 +192,7 @@ def write_orders(path: str | Path, samples: Samples, source: ItemFile, first_ins
     path = Path(path)
     check_writable(path)
     if path.suffix == ".npz":
-        arrays = {name: getattr(samples, name).cpu().numpy() for name in ("order", "ranks", "soft_ranks", "log_prob")}
+        arrays = {name: getattr(samples, name).cpu().numpy() for name in ORDER_ARRAYS}
         np.savez(path, **arrays)
         return
     rows = _rows_of(samples, source, first_instance)

@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 
 from softrank_ext.atomic_files import temporary_name
-from softrank_ext.cli.item_files import check_writable, read_arrays
+from softrank_ext.cli.item_files import ORDER_ARRAYS, check_writable, read_arrays
 from softrank_ext.cli.options import AsJson, tell
 
 _MOST_NAMED = 20  # parts that are missing
@@ -106,7 +106,7 @@ def _refuse(constant: str) -> None:
 def _merge_npz(new: Path, parts: Sequence[Path]) -> None:
     arrays: list[dict[str, Any]] = []
     for part in parts:
-        arrays.append({name: array.numpy() for name, array in read_arrays(part).items()})
+        arrays.append({name: array.numpy() for name, array in read_arrays(part, ORDER_ARRAYS).items()})
         shapes = [{name: array.shape[1:] for name, array in own.items()} for own in (arrays[0], arrays[-1])]
         if shapes[0] != shapes[1]:
             raise ValueError(f"{part} must have arrays of the shapes of {parts[0]}: they are of different items")

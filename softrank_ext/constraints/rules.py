@@ -27,7 +27,6 @@ Two laws (`Constraints.law`):
   condition is on the final order.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -40,6 +39,7 @@ from torch import Tensor
 from softrank_ext.checks import check_bool, check_choice, check_integer, check_tensor
 from softrank_ext.constraints.rows import Row, RowArrays, arrays_of
 from softrank_ext.permutations import arrange, ranks_of
+from softrank_ext.text_files import parse_json, read_text
 
 _MOST_ROWS = 2**24  # of one call
 
@@ -105,16 +105,20 @@ class Constraints:
         arguments = dict(value)
         for name in ("before", "pins"):
             if isinstance(arguments.get(name), dict):
-                arguments[name] = {int(item): rest for item, rest in arguments[name].items()}
+                arguments[name] = {_item_of(name, item): rest for item, rest in arguments[name].items()}
         return Constraints(**arguments)
+
+
+def _item_of(name: str, word: str) -> int:
+    """The item that a name of a JSON object stands for."""
+    if not (word.isascii() and word.removeprefix("-").isdigit() and len(word) < 20):
+        raise ValueError(f"{name} must be an object whose names are items, integers, got {word!r}")
+    return int(word)
 
 
 def read_constraints(path: str | Path) -> Constraints | list[Constraints | None]:
     """Constraints from a JSON file: an object for all instances, or a list with an object or null per instance."""
-    try:
-        value = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    value = parse_json(path, read_text(path))
     if isinstance(value, list):
         return [None if row is None else Constraints.from_json(row) for row in value]
     return Constraints.from_json(value)

@@ -72,6 +72,8 @@ def nearest_neighbour(points: Tensor, first: Tensor | None = None) -> Tensor:
     check_tensor("points", points, ("B", "N", "D"), ANY_FLOAT)
     check_sizes("points", points)
     B, N, D = points.shape
+    if N == 0:
+        return torch.zeros(B, 0, dtype=torch.int64, device=points.device)
     at = torch.zeros(B, dtype=torch.int64, device=points.device) if first is None else first
     check_tensor("first", at, (B,), torch.int64)
     check_range("first", at, N)
@@ -83,7 +85,7 @@ def nearest_neighbour(points: Tensor, first: Tensor | None = None) -> Tensor:
             at = (points.double() - here.double()).norm(dim=2).masked_fill(~is_left, torch.inf).argmin(1)
         order.append(at)
         is_left = is_left.scatter(1, at[:, None], False)
-    return torch.stack(order, 1) if order else torch.zeros(B, 0, dtype=torch.int64)
+    return torch.stack(order, 1)
 
 
 def insert_in_turn(items: Tensor, order: Tensor, cost: Cost, *, constraints: Constraining = None) -> Tensor:

@@ -23,7 +23,7 @@ def all_moves(kinds: tuple[str, ...], N: int, first_place: int, device: torch.de
     Nothing moves below `first_place`. Neighbours change places by an insertion; a swap or reversal of two neighbours is
     the same and left out if insertions are made, and so is the reversal of three (a swap) if swaps are.
     """
-    places = torch.arange(first_place, N, device=device)
+    places = torch.arange(min(first_place, N), N, device=device)
     i, j = torch.meshgrid(places, places, indexing="ij")
     found = []
     for kind in kinds:

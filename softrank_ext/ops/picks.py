@@ -103,7 +103,7 @@ def decode_scores(scores: Tensor, mask: Tensor, choices: Choices = Choices()) ->
     N = scores.shape[1]
     if scores.shape[2] != N:
         raise ValueError(f"scores must be (B, N, N), place by slot, got {described(scores)}")
-    check_mask("mask", mask, "scores' slots", scores[:, 0] if N > 0 else scores[..., 0])
+    check_mask("mask", mask, "scores' slots", scores[:, 0] if N > 0 else scores.flatten(1))
     check_choices(choices, mask, scores.dtype)
     order, log_probs = call_op(torch.ops.softrank_ext.decode_scores, scores, mask, *choices)
     check_picks(log_probs)

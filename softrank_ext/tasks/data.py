@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import math
 import os
-import pickle
 import sys
 import tarfile
 import zlib
@@ -18,13 +17,15 @@ from functools import lru_cache
 from http.client import HTTPException
 from pathlib import Path
 from types import ModuleType
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
+
+from softrank_ext.tasks.byte_pickles import MOST_BYTES, read_byte_pickle
 
 _VARIABLE = "SOFTRANK_DATA"
 _MOST_IDX_BYTES = 2**30
@@ -206,77 +207,17 @@ def _cifar10(train: bool, root: Path) -> Tensor:
 
 def _read_cifar10_batch(path: Path) -> np.ndarray:
     """The images (count, 3072) uint8 of one file; raises ValueError if it is not such a file."""
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
     try:
-        with path.open("rb") as file:
-            content = _ByteArrayUnpickler(file, encoding="latin1").load()
-        data = content["data"]
-    except Exception as error:  # a damaged pickle can raise anything
-        raise ValueError(f"{path} must be a CIFAR-10 batch, a dictionary of arrays of bytes, got {error!r}") from error
-    if not isinstance(data, _ByteArray) or len(data.shape) != 2 or data.shape[1] != 3 * 32 * 32 or data.shape[0] == 0:
-        got = getattr(data, "shape", type(data).__name__)
-        raise ValueError(f"{path} must hold data (count, 3072) of bytes, got {got}")
-    return np.frombuffer(data.content, np.uint8).reshape(data.shape)
-
-
-class _ByteArrayUnpickler(pickle.Unpickler):
-    """Reads plain values and arrays of uint8 and nothing else: a pickle could otherwise run any code.
-
-    Nothing of numpy is called: arrays become `_ByteArray`, in the two forms that numpy writes.
-    """
-
-    def __init__(self, file: BinaryIO, encoding: str) -> None:
-        super().__init__(file, encoding=encoding)
-
-    def find_class(self, module: str, name: str) -> object:
-        known = {"_reconstruct": _ByteArray.empty, "_frombuffer": _ByteArray.whole, "ndarray": _ByteArray,
-                 "dtype": _ByteType}  # fmt: skip
-        if module.split(".")[0] == "numpy" and name in known:
-            return known[name]
-        raise ValueError(f"a CIFAR-10 file must hold arrays only, this one asks for {module}.{name}")
-
-
-class _ByteType:
-    """Stands for numpy's dtype of bytes, the only one that is read."""
-
-    def __init__(self, name: object = None, *_: object) -> None:
-        if name not in ("u1", "|u1", "uint8", "B"):
-            raise ValueError(f"arrays must be of uint8, got dtype {name!r}")
-
-    def __setstate__(self, state: object) -> None:
-        # Version, byte order, and what only types with fields or of Python objects have.
-        if not isinstance(state, tuple) or state[1:5] != ("|", None, None, None):
-            raise ValueError(f"arrays must be of plain uint8, got {state!r}")
-
-
-class _ByteArray:
-    """Stands for an array of bytes: its shape, and its content once both are seen to agree."""
-
-    shape: tuple[int, ...] = (0,)
-    content: bytes = b""
-
-    @classmethod
-    def empty(cls, *_: object) -> "_ByteArray":
-        """What numpy makes before it is given a state."""
-        return cls()
-
-    @classmethod
-    def whole(cls, content: object, dtype: object, shape: object, order: object) -> "_ByteArray":
-        """What numpy writes since protocol 5."""
-        made = cls()
-        made.__setstate__((1, shape, dtype, order != "C", content))
-        return made
-
-    def __setstate__(self, state: object) -> None:
-        if not isinstance(state, tuple) or len(state) != 5:
-            raise ValueError(f"an array must have five parts, got {state!r}")
-        _, shape, dtype, is_fortran, content = state
-        content = content.encode("latin1") if isinstance(content, str) else content
-        is_shape = isinstance(shape, tuple) and all(isinstance(size, int) and size >= 0 for size in shape)
-        if not is_shape or not isinstance(dtype, _ByteType) or is_fortran or not isinstance(content, bytes | bytearray):
-            raise ValueError(f"an array must be rows of uint8, got shape {shape!r} and {type(content).__name__}")
-        if math.prod(shape) != len(content):
-            raise ValueError(f"an array of shape {shape} must have {math.prod(shape)} bytes, got {len(content)}")
-        self.shape, self.content = shape, bytes(content)
+        read = read_byte_pickle(content)
+    except ValueError as error:
+        raise ValueError(f"{path} must be a CIFAR-10 batch, a dictionary of arrays of bytes: {error}") from error
+    data = read.get("data") if isinstance(read, dict) else None
+    if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != 3 * 32 * 32 or len(data) == 0:
+        got = data.shape if isinstance(data, np.ndarray) else type(data).__name__
+        raise ValueError(f"{path} must be a CIFAR-10 batch, with data (count, 3072) of bytes, got {got}")
+    return data
 
 
 def _missing(title: str, name: str, root: Path) -> FileNotFoundError:

@@ -9,6 +9,7 @@ partial ballot does not name. Which voters are held out for testing depends on t
 """
 
 import csv
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +24,7 @@ from softrank_ext.batch import Batch
 from softrank_ext.checks import check_share
 from softrank_ext.model import DataFacts
 from softrank_ext.tasks.draws import generator_of, random_orders, rows_of_passes
+from softrank_ext.text_files import read_text
 
 ENDINGS = (".soc", ".soi", ".csv")
 # What a file may ask for: a number per voter, and one per ballot and item, are kept.
@@ -126,7 +128,7 @@ def read_ballots(path: str | Path) -> Ballots:
         raise ValueError(f"a file of ballots must end in {', '.join(ENDINGS)}, got {path.name}")
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing: PrefLib files are at preflib.org, CSV needs a ballot a row")
-    text = path.read_text(encoding="utf-8-sig")
+    text = read_text(path)
     names, ballots = _parse_csv(path, text) if path.suffix == ".csv" else _parse_preflib(path, text)
     if not ballots:
         raise ValueError(f"{path} has no ballots")
@@ -186,8 +188,10 @@ def _parse_preflib(path: Path, text: str) -> tuple[list[str], list[_Ballot]]:
 
 
 def _parse_csv(path: Path, text: str) -> tuple[list[str], list[_Ballot]]:
+    if text.startswith("# FILE NAME:"):
+        raise ValueError(f"{path} is a PrefLib file: name it .soc, or .soi if ballots may leave items out")
     try:
-        reader = csv.reader(text.splitlines(keepends=True), strict=True)
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
         raise ValueError(f"{path} is not a CSV file: {error}") from error
@@ -201,6 +205,10 @@ def _parse_csv(path: Path, text: str) -> tuple[list[str], list[_Ballot]]:
             raise ValueError(f"{path}, line {line}, column 1 must be a count, got {row[0]!r}")
         cells = row[1:] if has_counts else row
         ballot = [name for name in cells if name]
+        if len(cells) == 1 and (";" in cells[0] or "\t" in cells[0]):
+            raise ValueError(
+                f"{path}, line {line}, column 1 must be a name, with commas between names, got {row[-1]!r}"
+            )
         if "" in cells[: len(ballot)]:
             column = cells.index("") + 1 + has_counts
             raise ValueError(f"{path}, line {line}, column {column}: empty cells may stand at the end of a ballot only")

@@ -26,7 +26,7 @@ def read_instances(path: str | Path) -> tuple[Tensor, Tensor]:
         raise FileNotFoundError(f"{path} is missing: make such a file with `python -m softrank_ext generate tsp`")
     points: list[np.ndarray] = []
     tours: list[np.ndarray] = []
-    with path.open(encoding="utf-8-sig") as file:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
@@ -41,6 +41,8 @@ def read_instances(path: str | Path) -> tuple[Tensor, Tensor]:
                     f"{path}, line {number} must be x1 y1 ... xN yN output t1 ... tN t1, "
                     f"got {len(coordinates)} coordinates and {len(nodes)} nodes"
                 )
+            if not np.isfinite(coordinates).all():
+                raise ValueError(f"{path}, line {number} must have finite coordinates, got {left.strip()[:60]!r}")
             if points and len(coordinates) != len(points[0]):
                 raise ValueError(
                     f"{path}, line {number} has {len(nodes) - 1} nodes, those before have {len(points[0]) // 2}"

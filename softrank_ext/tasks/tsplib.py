@@ -15,6 +15,7 @@ from torch import Tensor
 from softrank_ext.batch import Batch
 from softrank_ext.metrics import matrix_tour_length
 from softrank_ext.permutations import check_order
+from softrank_ext.text_files import read_text
 
 EDGE_WEIGHT_TYPES = ("EUC_2D", "ATT", "GEO", "EXPLICIT")
 MOST_NODES = 10_000  # distances are a table
@@ -99,7 +100,7 @@ def _parse(path: str | Path) -> tuple[dict[str, str], dict[str, list[str]]]:
     fields: dict[str, str] = {}
     sections: dict[str, list[str]] = {}
     words: list[str] | None = None
-    for line in path.read_text(encoding="utf-8-sig").splitlines():
+    for line in read_text(path).splitlines():
         stripped = line.strip()
         if stripped == "EOF":
             break

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from softrank_ext import model_folder
 from softrank_ext._libraries import build_info
-from softrank_ext.atomic_files import delete_files, finish_save, has_file, write_file
+from softrank_ext.atomic_files import delete_files, finish_save, has_file, read_files, write_file
 from softrank_ext.model import OrderModel, SoftRankModel
 from softrank_ext.tasks import Task
 from softrank_ext.training.config import TrainConfig
@@ -119,6 +119,7 @@ class Run:
     def load(self, folder: Path) -> None:
         """Take everything from the checkpoint, once it is seen to belong to the same run."""
         tensors, state = model_folder.load_training(folder / "last")
+        _check_state(folder, state)
         self._check_same(folder, state)
         self.iteration, self.best = state["iteration"], state["best"]
         for line in read_metrics(folder, self.iteration):
@@ -126,12 +127,16 @@ class Run:
             self.metrics = {
                 name.removeprefix("test_"): value for name, value in line.items() if name.startswith("test_")
             } or self.metrics
-        self.model.load_state_dict(_with_prefix(tensors, "model."))
-        if self.average is not self.model:
-            self.average.load_state_dict(_with_prefix(tensors, "average."))
-        for name, tensor in self._loss_tensors().items():
-            tensor.copy_(tensors[f"loss.{name}"])
-        self.optimizers.load(_with_prefix(tensors, "optimizer."))
+        try:
+            self.model.load_state_dict(_with_prefix(tensors, "model."))
+            if self.average is not self.model:
+                self.average.load_state_dict(_with_prefix(tensors, "average."))
+            for name, tensor in self._loss_tensors().items():
+                tensor.copy_(tensors[f"loss.{name}"])
+            self.optimizers.load(_with_prefix(tensors, "optimizer."))
+        except (RuntimeError, KeyError) as error:  # torch's, for names or shapes that are not the model's
+            path = folder / "last" / model_folder.TRAINING_FILE
+            raise ValueError(f"{path} must have the tensors of this run: {error}") from error
 
     def _check_same(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Raise ValueError, naming the first difference, unless the saved state is of this model, task and config."""
@@ -147,6 +152,18 @@ class Run:
                         f"the run in {folder} has {name} = {before!r} ({part}), got {after!r}; resume with what it was "
                         'started with, or start anew with resume="restart" (--restart)'
                     )
+
+
+def _check_state(folder: Path, state: Any) -> None:
+    """Raise ValueError unless a saved state has the parts that `Run.state` writes, each of its kind."""
+    kinds: dict[str, Any] = {"iteration": int, "best": float | int | None, "config": dict, "model": dict, "task": dict}
+    for name, kind in kinds.items():
+        is_there = isinstance(state, dict) and name in state
+        if not is_there or not isinstance(state[name], kind) or (name == "iteration" and state[name] < 0):
+            got = repr(state[name])[:60] if is_there else "none"
+            raise ValueError(
+                f"{folder / 'last' / model_folder.TRAINING_FILE} must be the state of a run, with its {name}, got {got}"
+            )
 
 
 def _upgraded(state: Mapping[str, Any], model: OrderModel) -> dict[str, Any]:
@@ -194,8 +211,13 @@ def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_run(folder: str | Path) -> bool:
-    """Whether the folder holds a run that can be resumed."""
-    return has_file(Path(folder) / "last", model_folder.TRAINING_FILE)
+    """Whether the folder holds a run, to be resumed: its training state, or what says that there was one.
+
+    A run of which files are missing is not taken for none: it is refused when it is resumed, and told when another one
+    is started in its place.
+    """
+    folder = Path(folder)
+    return has_file(folder / "last", model_folder.TRAINING_FILE, listed=True) or (folder / METRICS_FILE).exists()
 
 
 def open_run(folder: Path, run: Run, resume: Resume, here: Processes, command: str | None) -> None:
@@ -217,6 +239,7 @@ def open_run(folder: Path, run: Run, resume: Resume, here: Processes, command: s
     if goes_on:
         run.load(folder)
         _mend_model(folder, run, here)
+        _check_best(folder, run, here)
         if run.is_finished:
             return
     if here.rank == 0:
@@ -249,6 +272,20 @@ def _mend_model(folder: Path, run: Run, here: Processes) -> None:
         run.save(folder, here)
 
 
+def _check_best(folder: Path, run: Run, here: Processes) -> None:
+    """Say so if the best model is not what was saved; a run that goes on then keeps the best of what follows."""
+    reason = ""
+    if here.rank == 0 and run.best is not None:
+        try:
+            read_files(folder / "best", (model_folder.WEIGHTS_FILE, model_folder.CONFIG_FILE))
+        except (ValueError, OSError) as error:
+            reason = str(error)
+    if here.is_anywhere(bool(reason)):
+        if here.rank == 0:
+            print(f"the best model so far is lost: {reason}", file=sys.stderr)
+        run.best = run.best if run.is_finished else None
+
+
 def _delete_run(folder: Path) -> None:
     """Delete what a run wrote, and nothing else; what says that there is a run goes last."""
     for part in ("best", "tensorboard"):
@@ -261,7 +298,7 @@ def read_metrics(folder: Path, iteration: int) -> list[dict[str, float]]:
     """The lines of metrics.jsonl up to an iteration; half a line, which a killed run may leave, is left out."""
     path = folder / METRICS_FILE
     lines = []
-    for text in path.read_text().splitlines() if path.exists() else []:
+    for text in path.read_text(errors="replace").splitlines() if path.exists() else []:
         try:
             line = json.loads(text)
             if line["iteration"] <= iteration:
