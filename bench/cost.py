@@ -19,7 +19,7 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,6 @@ Row = dict[str, object]
 def stated(values: Tensor) -> str:
     """Mean and standard error."""
     return f"{float(values.mean()):.3f} ± {float(values.std() / len(values) ** 0.5):.3f}"
-
-
-def told(row: Row) -> Row:
-    """The row, printed."""
-    print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-    return row
 
 
 class Compared:
@@ -88,10 +82,10 @@ class Compared:
         )
         return found.cost
 
-    def equal_draws(self, draws: int, known: dict[str, Tensor]) -> list[Row]:
+    def equal_draws(self, draws: int, known: dict[str, Tensor]) -> Iterator[Row]:
         """Rows of known methods' costs, and of the model's orders, on so many draws."""
-        rows = [told({"instances": self.name, "way": way, "value": stated(self.value(cost))})
-                for way, cost in known.items()]  # fmt: skip
+        for way, cost in known.items():
+            yield {"instances": self.name, "way": way, "value": stated(self.value(cost))}
         ways: dict[str, Callable[[], Tensor]] = {
             "greedy": self.greedy,
             "best of 16 draws": partial(self.best_of, 16),
@@ -102,11 +96,8 @@ class Compared:
         for way, call in ways.items():
             costs: list[Tensor] = []
             seconds = timed_once(lambda: costs.append(call()))  # noqa: B023
-            rows.append(
-                told({"instances": self.name, "way": way, "value": stated(self.value(costs[0])),
-                      "seconds per instance": round(seconds / len(self.items), 4)})
-            )  # fmt: skip
-        return rows
+            yield {"instances": self.name, "way": way, "value": stated(self.value(costs[0])),
+                   "seconds per instance": round(seconds / len(self.items), 4)}  # fmt: skip
 
     def improved_for(self, seconds: float, model: OrderModel, rounds: int | None = None) -> Tensor:
         """Costs of `improve` after so many seconds for all instances, with local search or iterated greedy."""
@@ -139,7 +130,7 @@ class Compared:
         share = seconds / len(self.items) * torch.get_num_threads()  # rows run side by side
         return self.cost(self.items, iterated_greedy(self.items, start, self.cost, seconds=share, seed=self.seed))
 
-    def equal_seconds(self, seconds: float, start: Tensor, rule: str) -> list[Row]:
+    def equal_seconds(self, seconds: float, start: Tensor, rule: str) -> Iterator[Row]:
         """Rows of searches, `seconds` per instance each; start: orders by the rule of that name."""
         total = seconds * len(self.items)
         uniform = UniformModel(self.model.config.data)
@@ -151,25 +142,20 @@ class Compared:
             f"local search from {rule}": partial(self.restarts_for, total, start),
             "iterated greedy": partial(self.greedy_search_for, total, start),
         }
-        rows: list[Row] = []
         reference: Tensor | None = None
         for way, call in ways.items():
             costs: list[Tensor] = []
             taken = timed_once(lambda: costs.append(call()))  # noqa: B023
             values = self.value(costs[0])
             reference = values if reference is None else reference
-            rows.append(
-                told({"instances": self.name, "way": way, "value": stated(values),
-                      "less than improve": stated(reference - values),
-                      "seconds per instance": round(taken / len(self.items), 3)})
-            )  # fmt: skip
-        return rows
+            yield {"instances": self.name, "way": way, "value": stated(values),
+                   "less than improve": stated(reference - values),
+                   "seconds per instance": round(taken / len(self.items), 3)}  # fmt: skip
 
 
-def flow_shop_table(arguments: argparse.Namespace) -> list[Row]:
+def flow_shop_table(arguments: argparse.Namespace) -> Iterator[Row]:
     """Gaps to the best known makespans of Taillard's flow shops, in percent."""
     model = from_pretrained(arguments.model or "flowshop")
-    rows: list[Row] = []
     for size in arguments.sizes:
         file = Path(arguments.data) / f"tai{size}.txt"
         task = FlowShop(test_file=str(file))
@@ -180,15 +166,13 @@ def flow_shop_table(arguments: argparse.Namespace) -> list[Row]:
 
         compared = Compared(size, batch.items, task.cost, model, value, arguments.seed)
         first = neh(batch.items)
-        rows += compared.equal_draws(arguments.draws, {"NEH": task.cost(batch.items, first)})
-        rows += compared.equal_seconds(arguments.seconds, first, "NEH")
-    return rows
+        yield from compared.equal_draws(arguments.draws, {"NEH": task.cost(batch.items, first)})
+        yield from compared.equal_seconds(arguments.seconds, first, "NEH")
 
 
-def tardiness_table(arguments: argparse.Namespace) -> list[Row]:
+def tardiness_table(arguments: argparse.Namespace) -> Iterator[Row]:
     """Costs relative to the mean cost of ATC, in percent of it: a row's own cost may be zero."""
     model = from_pretrained(arguments.model)
-    rows: list[Row] = []
     for jobs in (20, 40):
         task = Tardiness(jobs)
         batch = next(task.test_batches(arguments.count, arguments.count, seed=arguments.seed + 1000))
@@ -200,23 +184,20 @@ def tardiness_table(arguments: argparse.Namespace) -> list[Row]:
 
         compared = Compared(f"N {jobs}", batch.items, task.cost, model, value, arguments.seed)
         searched = task.cost(batch.items, compared.polish(batch.items, first))
-        rows += compared.equal_draws(arguments.draws, {"ATC": rule, "ATC and local search": searched})
-        rows += compared.equal_seconds(arguments.seconds, first, "ATC")
-    return rows
+        yield from compared.equal_draws(arguments.draws, {"ATC": rule, "ATC and local search": searched})
+        yield from compared.equal_seconds(arguments.seconds, first, "ATC")
 
 
-def tour_table(arguments: argparse.Namespace) -> list[Row]:
+def tour_table(arguments: argparse.Namespace) -> Iterator[Row]:
     """Percent of greedy tours over those of a file: of the bundled model, and of one trained without labels."""
     points, order = read_instances(arguments.data)
     points, best = points[: arguments.count].float(), tour_length(points, order)[: arguments.count]
-    rows: list[Row] = []
     gaps: list[Tensor] = []
     for name, model in (("labels", from_pretrained("tsp")), ("no labels", from_pretrained(arguments.model))):
         found = sample(model, points, decode="greedy", steps=1, seed=arguments.seed).order[:, 0]
         gaps.append(100 * gap(tour_length(points, found), best))
-        rows.append(told({"trained with": name, "greedy gap": stated(gaps[-1])}))
-    rows.append(told({"difference": stated(gaps[1] - gaps[0])}))
-    return rows
+        yield {"trained with": name, "greedy gap": stated(gaps[-1])}
+    yield {"difference": stated(gaps[1] - gaps[0])}
 
 
 def small_model(task: Any, head: Any = "pointer") -> SoftRankModel:
@@ -232,13 +213,12 @@ def small_model(task: Any, head: Any = "pointer") -> SoftRankModel:
     )  # fmt: skip
 
 
-def drawing_table(arguments: argparse.Namespace) -> list[Row]:
+def drawing_table(arguments: argparse.Namespace) -> Iterator[Row]:
     """Orders drawn per second of flow shops of 20 jobs, compiled and in plain torch, and their share of training."""
     task = FlowShop()
     torch.manual_seed(arguments.seed)
     model = small_model(task)
     items = task.training_batch(0, 0, 16).items
-    rows: list[Row] = []
     for draws in (8, 32):
         rates = {}
         for name, engine in (("compiled", Engine()), ("plain torch", Engine(compiled=False))):
@@ -250,13 +230,10 @@ def drawing_table(arguments: argparse.Namespace) -> list[Row]:
             train(small_model(task), task, settings, Path(folder) / "run", quiet=True)
             lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
         last = json.loads(lines[-1])
-        rows.append(
-            told({"instances": 16, "draws": draws, "compiled per second": round(rates["compiled"]),
-                  "plain torch per second": round(rates["plain torch"]),
-                  "ratio": round(rates["compiled"] / rates["plain torch"], 2),
-                  "share of an update's time": round(last["draw_share"], 2)})
-        )  # fmt: skip
-    return rows
+        yield {"instances": 16, "draws": draws, "compiled per second": round(rates["compiled"]),
+               "plain torch per second": round(rates["plain torch"]),
+               "ratio": round(rates["compiled"] / rates["plain torch"], 2),
+               "share of an update's time": round(last["draw_share"], 2)}  # fmt: skip
 
 
 def trained(task: Any, objective: Any, head: str, seed: int, minutes: float) -> Row:
@@ -272,27 +249,27 @@ def trained(task: Any, objective: Any, head: str, seed: int, minutes: float) -> 
     taken = timed_once(lambda: train(model, task, settings, quiet=True))
     batch = next(task.test_batches(1000, 1000, seed=77))
     found = sample(model, batch.items, decode="greedy", steps=1, seed=0).order[:, 0]
-    return told(
-        {"task": task.name, "objective": type(objective).__name__, "head": head, "seed": seed, "updates": updates,
-         "minutes": round(taken / 60, 1), "greedy cost": stated(task.cost(batch.items, found)),
-         "mean": float(task.cost(batch.items, found).mean())}
-    )  # fmt: skip
+    return {
+        "task": task.name, "objective": type(objective).__name__, "head": head, "seed": seed, "updates": updates,
+        "minutes": round(taken / 60, 1), "greedy cost": stated(task.cost(batch.items, found)),
+        "mean": float(task.cost(batch.items, found).mean()),
+    }  # fmt: skip
 
 
-def objective_table(arguments: argparse.Namespace) -> list[Row]:
+def objective_table(arguments: argparse.Namespace) -> Iterator[Row]:
     """Every objective on the pointer head, then the best of them on the other heads."""
-    rows: list[Row] = []
     tasks: tuple[Any, ...] = (FlowShop(), TSP(num_points=20))
     for task in tasks:
         objectives = (SelfLabel(8), SelfLabel(8, polish=50), Reinforce(16), Preference(16))
-        own = [[trained(task, objective, "pointer", seed, arguments.minutes) for seed in arguments.seeds]
-               for objective in objectives]  # fmt: skip
-        means = [sum(float(str(row["mean"])) for row in runs) for runs in own]
+        means = []
+        for objective in objectives:
+            runs = [trained(task, objective, "pointer", seed, arguments.minutes) for seed in arguments.seeds]
+            means.append(sum(float(str(row["mean"])) for row in runs))
+            yield from runs
         best = objectives[means.index(min(means))]
-        rows += [row for runs in own for row in runs]
-        rows += [trained(task, best, head, seed, arguments.minutes)
-                 for head in ("linear", "gpl", "pl") for seed in arguments.seeds]  # fmt: skip
-    return rows
+        for head in ("linear", "gpl", "pl"):
+            for seed in arguments.seeds:
+                yield trained(task, best, head, seed, arguments.minutes)
 
 
 TABLES = {
@@ -319,13 +296,16 @@ def main() -> None:
     print(machine())
     for table in arguments.tables:
         print(f"{table}: {(TABLES[table].__doc__ or '').splitlines()[0]}")
-        rows = TABLES[table](arguments)
         output = RESULTS / f"cost_{table}.json"
+        rows: list[Row] = []
         if table == "flowshop" and output.exists():  # a size that is measured again takes the place of what was
             before = json.loads(output.read_text())["rows"]
-            rows = [row for row in before if row["instances"] not in arguments.sizes] + rows
-        record = {"machine": machine(), "options": vars(arguments), "rows": rows}
-        output.write_text(json.dumps(record, indent=2) + "\n")
+            rows = [row for row in before if row["instances"] not in arguments.sizes]
+        for row in TABLES[table](arguments):
+            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+            rows.append(row)
+            record = {"machine": machine(), "options": vars(arguments), "rows": rows}
+            output.write_text(json.dumps(record, indent=2) + "\n")
         print(f"written to {output}")
 
 

@@ -76,7 +76,7 @@ def parts_of(results: Path = RESULTS, weights: Path = WEIGHTS) -> dict[str, Call
         "law": lambda: result_tables.law_table(results),
         "attack": lambda: result_tables.attack_table(results),
         "schedules": lambda: search_tables.schedules_table(results),
-        "costs": lambda: search_tables.costs_table(results),
+        "costs": lambda: search_tables.costs_tables(results),
         "certificates": lambda: result_tables.certificates_table(results),
         "ranking": lambda: printed(
             results, ("ranking_ltr.txt", "ranking_lists.txt", "ranking_speed.txt", "ranking_fits.txt")

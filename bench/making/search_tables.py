@@ -1,4 +1,4 @@
-"""Markdown tables of searches beside other methods: schedules_*, cost_flowshop, tours, improve_* and partial.json."""
+"""Markdown tables of searches beside other methods: schedules_*, cost_*, tours, improve_* and partial.json."""
 
 import json
 import sys
@@ -43,18 +43,38 @@ def _machines(rows: Sequence[Row], key: str) -> list[str]:
     return [f"{', '.join(which)}: measured on {machine}." for machine, which in found.items()]
 
 
-def costs_table(results: Path) -> str:
-    """Orders learned from a cost beside known methods, from cost_flowshop.json: a line per way, a column per size."""
-    file = results / "cost_flowshop.json"
-    if not file.exists():
-        return "Not measured yet."
-    report = json.loads(file.read_text())
-    sizes = list(dict.fromkeys(row["instances"] for row in report["rows"]))
-    ways = list(dict.fromkeys(row["way"] for row in report["rows"]))
-    cells = {(row["way"], row["instances"]): str(row["value"]) for row in report["rows"]}
-    lines = [(way, *(cells.get((way, size), "-") for size in sizes)) for way in ways]
-    about = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
-    return "\n".join([*markdown_table(("way", *sizes), lines), "", f"Measured on: {about}."])
+COSTS = {
+    "flowshop": "Taillard's flow shops, percent over the best known makespans. Rows of draws have that many; those "
+    "below them have {seconds:g} s per instance each.",
+    "tardiness": "Weighted tardiness of one machine, percent of ATC's mean cost, {count} instances of each "
+    "size. Rows of draws have that many; those below them have {seconds:g} s per instance each.",
+    "tsp": "Tours, percent over the best of the file.",
+    "drawing": "Orders drawn per second in training, flow shops of 20 jobs.",
+    "objectives": "Objectives and heads, {minutes:g} minutes of training each.",
+}
+
+
+def costs_tables(results: Path) -> str:
+    """What bench/cost.py measured, a table each: those of several ways have a line per way and a column per size."""
+    parts = []
+    for name, title in COSTS.items():
+        if not (file := results / f"cost_{name}.json").exists():
+            continue
+        report = json.loads(file.read_text())
+        rows, about = report["rows"], ", ".join(f"{key} {value}" for key, value in report["machine"].items())
+        if "way" in rows[0]:
+            sizes = list(dict.fromkeys(row["instances"] for row in rows))
+            cells = {(row["way"], row["instances"]): str(row["value"]) for row in rows}
+            ways = dict.fromkeys(row["way"] for row in rows)
+            table = markdown_table(
+                ("way", *sizes), [(way, *(cells.get((way, size), "-") for size in sizes)) for way in ways]
+            )
+        else:
+            header = list(dict.fromkeys(key for row in rows for key in row))
+            table = markdown_table(header, [[str(row.get(key, "")) for key in header] for row in rows])
+        told = f"{title.format(**report['options'])} `python bench/cost.py --tables {name}`, {about}:"
+        parts.append("\n".join([told, "", *table]))
+    return "\n\n".join(parts) or "Not measured yet."
 
 
 def tours_table(results: Path) -> str:
