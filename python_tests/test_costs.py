@@ -48,6 +48,7 @@ def test_numpy_and_infinity_are_taken():
         (lambda items, order: torch.tensor(1.0), ValueError, r"one number per row, \(2,\), got \(\)"),
         (lambda items, order: torch.zeros(2, 1), ValueError, r"one number per row, \(2,\), got \(2, 1\)"),
         (lambda items, order: torch.tensor([0.0, torch.nan]), ValueError, "NaN in row 1"),
+        (lambda items, order: torch.tensor([0.0, -torch.inf]), ValueError, "-infinity in row 1"),
         (lambda items, order: items.mul_(1)[:, 0, 0], ValueError, "must not change its inputs"),
     ],
 )

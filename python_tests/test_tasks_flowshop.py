@@ -68,6 +68,7 @@ class TestTaillard:
         _, second = task.test_batches(3, 2)
         assert second.extras["best"].tolist() == [1081]
         assert task.heuristics(second)["neh_gap"].tolist() == pytest.approx([1159 / 1081 - 1])
+        assert task.test_count == 3 and FlowShop().test_count is None
         (flow,) = FlowShop(objective="total_flow_time", test_file=task.test_file).test_batches(1, 1)
         assert flow.extras == {}
 

@@ -10,8 +10,10 @@ import torch
 from synthetic_runs import QUICK, assert_same_weights, sort_three_and_signal, tiny_model, weights_of
 from synthetic_tasks import SortNumbers, generator_of
 
-from softrank_ext import Bridge, SoftRankModel, sample
+from softrank_ext import Bridge, SoftRankModel, evaluate, sample
+from softrank_ext.tasks.own import Own
 from softrank_ext.training import TrainResult, train
+from softrank_ext.training.loop import held_out_count
 
 
 def test_writes_a_run_s_folder(tmp_path, capfd):
@@ -40,6 +42,16 @@ def test_writes_a_run_s_folder(tmp_path, capfd):
     printed = capfd.readouterr().err
     assert "iteration 8/8  loss " in printed and " items/s  0:00:00 left" in printed
     assert "held out: loss " in printed
+
+
+def test_an_evaluation_takes_all_instances_where_there_are_fewer():
+    """The default of 256 is more than most people's first table has."""
+    items = torch.rand(6, 4, 1, generator=torch.Generator().manual_seed(0))
+    task = Own((items, items[..., 0].argsort(1)))
+    result = train(tiny_model(), task, dataclasses.replace(QUICK, evaluate_every=8), quiet=True)
+    assert result.metrics["accuracy"] == evaluate(result.model, task, count=6)["metrics"]["accuracy"]["mean"]
+    assert held_out_count(task, QUICK) == 6 and held_out_count(SortNumbers(3), QUICK) == QUICK.evaluate_count
+    assert held_out_count(task, dataclasses.replace(QUICK, evaluate_count=5)) == 5
 
 
 def test_saved_weights_are_the_average():

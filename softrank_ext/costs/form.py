@@ -22,8 +22,8 @@ def costs_of(cost: Cost, items: Tensor, order: Tensor, mask: Tensor | None = Non
 
     items: (rows, N, ...). order: (rows, N) int64, real items first. mask: (rows, N) bool, True = real item; then the
     cost is called once for each number of real items, with these items alone.
-    Raises TypeError or ValueError if what the cost returns is not one number per row, or NaN, or if it changes its
-    inputs; what the cost itself raises is passed on.
+    Raises TypeError or ValueError if what the cost returns is not one number per row, or is NaN or minus infinity, or
+    if it changes its inputs; what the cost itself raises is passed on.
     """
     if not callable(cost):
         raise TypeError(f"cost must be a function cost(items, order) -> (rows,), got {described(cost)}")
@@ -68,10 +68,12 @@ def _checked(cost: Cost, items: Tensor, order: Tensor, rows: Tensor) -> Tensor:
     if costs.shape != (len(items),) or costs.is_complex() or costs.dtype == torch.bool:
         raise ValueError(f"cost must return one number per row, ({len(items)},), got {described(costs)}")
     costs = costs.detach().to(items.device, torch.float64)
-    if bool(costs.isnan().any()):
-        row = int(rows[costs.isnan()][0])
+    is_wrong = costs.isnan() | costs.isneginf()
+    if bool(is_wrong.any()):
+        found = "NaN" if bool(costs[is_wrong][0].isnan()) else "-infinity"
         raise ValueError(
-            f"cost must not be NaN, got NaN in row {row}; return infinity for an order that is not allowed"
+            f"cost must not be NaN or -infinity, got {found} in row {int(rows[is_wrong][0])}; "
+            "return infinity for an order that is not allowed"
         )
     return costs
 

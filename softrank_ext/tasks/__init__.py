@@ -28,9 +28,10 @@ class Task(Protocol):
     place (`Batch.without_labels`). Such a task scores "cost", and may have `heuristics(batch)`, the costs (B,) that
     known methods reach, by name: `evaluate` reports them beside the model's. A task with right orders may have
     `search_cost`, a cost that `evaluate(improve=...)` minimises. With `training_count`, an integer, the training
-    instances are so many fixed ones, and batches have their numbers in `extras["instance"]`. `constraints`: rules that
-    all orders keep. A task whose items stand alone may have pools: `pool_items(pool)`, the items of a `Pool` in parts
-    (count, ...), and `pooled_batch(pool, step, size)`, a training batch whose items are rows of it, (B, N) int64.
+    instances are so many fixed ones, and batches have their numbers in `extras["instance"]`; with `test_count`, there
+    are so many held-out ones, and evaluations in training take no more. `constraints`: rules that all orders keep. A
+    task whose items stand alone may have pools: `pool_items(pool)`, the items of a `Pool` in parts (count, ...), and
+    `pooled_batch(pool, step, size)`, a training batch whose items are rows of it, (B, N) int64.
     """
 
     name: str

@@ -95,6 +95,11 @@ class FlowShop:
         jobs, machines = self._sizes(generator_of(seed, step, "training sizes"))
         return Batch.without_labels(self._random(size, jobs, machines, generator_of(seed, step, "training times")))
 
+    @property
+    def test_count(self) -> int | None:
+        """How many instances the test file has; None without one."""
+        return None if self.test_file is None else len(read_taillard(self.test_file))
+
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
         """The first `count` instances of the test file, for every seed; or random ones, by their number and the seed.
 

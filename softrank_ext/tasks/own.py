@@ -100,6 +100,11 @@ class Own:
         """How many fixed instances training with a cost goes over and over; None if they are drawn."""
         return None if self.cost is None or isinstance(self._training, _Drawn) else len(self._training)
 
+    @property
+    def test_count(self) -> int | None:
+        """How many test instances there are; None if they are drawn."""
+        return None if isinstance(self._test, _Drawn) else len(self._test)
+
     def training_batch(self, seed: int, step: int, size: int) -> Batch:
         """`size` instances of the training data."""
         if isinstance(self._training, _Drawn):

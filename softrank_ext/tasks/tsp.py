@@ -150,6 +150,11 @@ class TSP:
             order = order.gather(1, (torch.arange(order.shape[1]) + starts) % order.shape[1])
         return tour_batch(points, self._directed(points, order, generator_of(seed, step, "directions")))
 
+    @property
+    def test_count(self) -> int | None:
+        """How many instances the test file has; None without one."""
+        return None if self.test_file is None else len(_read(self.test_file)[0])
+
     def test_batches(self, count: int, size: int, seed: int = 0) -> Iterator[Batch]:
         """The first `count` instances of the test file, for every seed; direction "random" is the file's here.
 

@@ -80,7 +80,7 @@ class TrainConfig:
     evaluate_every: int = 0
     """Updates between evaluations on held-out instances; 0 for none."""
     evaluate_count: int = 256
-    """Held-out instances of an evaluation."""
+    """Held-out instances of an evaluation, or all where the task has fewer."""
     evaluate_steps: int | None = None
     """Diffusion steps of an evaluation's samples, by default the model's own."""
     evaluate_decode: Literal["greedy", "sample"] = "greedy"

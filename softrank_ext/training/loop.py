@@ -264,7 +264,7 @@ def held_out_loss(model: Model, task: Task, config: TrainConfig) -> tuple[Tensor
     was_training = model.training
     model.eval()
     total, number, first = torch.zeros((), dtype=torch.float64), 0, 0
-    for index, batch in enumerate(task.test_batches(config.evaluate_count, config.batch_size, 0)):
+    for index, batch in enumerate(task.test_batches(held_out_count(task, config), config.batch_size, 0)):
         size = len(batch.order)
         if index % world == rank:
             samples = torch.arange(first, first + size, device=device)
@@ -273,6 +273,12 @@ def held_out_loss(model: Model, task: Task, config: TrainConfig) -> tuple[Tensor
         first += size
     model.train(was_training)
     return total, number
+
+
+def held_out_count(task: Task, config: TrainConfig) -> int:
+    """How many held-out instances an evaluation takes: as many as wanted, or as there are."""
+    known: int | None = getattr(task, "test_count", None)
+    return config.evaluate_count if known is None else min(config.evaluate_count, known)
 
 
 def _evaluate(run: Run, here: Processes) -> dict[str, float]:
@@ -285,8 +291,8 @@ def _evaluate(run: Run, here: Processes) -> dict[str, float]:
     if steps is None and isinstance(config.objective, Reinforce | Preference):
         steps = 1 if isinstance(run.average.process, Bridge) else None  # what they train
     row = evaluate(
-        run.average, run.task, count=config.evaluate_count, batch_size=config.batch_size, steps=steps,
-        decode=config.evaluate_decode,
+        run.average, run.task, count=held_out_count(run.task, config), batch_size=config.batch_size,
+        steps=steps, decode=config.evaluate_decode,
     )  # fmt: skip
     scores = row["metrics"]
     assert isinstance(scores, dict)
@@ -316,7 +322,7 @@ def held_out_costs(model: Model, task: Task, config: TrainConfig) -> dict[str, T
     drawer = Drawer(model, task, config.objective, config.seed)
     sums = torch.zeros(3, dtype=torch.float64)
     first = 0
-    for index, batch in enumerate(task.test_batches(config.evaluate_count, config.batch_size, 0)):
+    for index, batch in enumerate(task.test_batches(held_out_count(task, config), config.batch_size, 0)):
         if index % world == rank:
             drawn = drawer.drawn(_part_of(batch, slice(None), next(model.parameters()).device), first)
             sums += torch.stack(
