@@ -106,7 +106,7 @@ class TestJson:
         }  # fmt: skip
         assert written["data"] == {
             "symmetry": "tour", "direction": "counterclockwise", "fixed_start": True, "num_items": (20, 50),
-            "value_range": (0.0, 1.0), "scaling": "unit square", "copies": "square",
+            "value_range": (0.0, 1.0), "scaling": "unit square", "copies": "square", "num_machines": None,
         }  # fmt: skip
 
     @pytest.mark.parametrize(
@@ -218,7 +218,8 @@ def test_bundled_models_know_their_process_and_data():
         fields = json.loads((pretrained.BUNDLED / name / model_folder.CONFIG_FILE).read_text())
         assert fields.pop("model_type") == "soft-rank"
         config = SoftRankConfig.from_json(fields)
-        assert config.process == Bridge(0.5, "uniform", "exact", "clean", 1) and config.time_steps == 5
+        assert config.process == Bridge(0.5, "uniform", "exact", "clean", 1)
+        assert config.time_steps == (1 if name == "flowshop" else 5)
         assert config.data.fixed_start == (name == "tsp") == (config.data.symmetry == "tour")
         assert config.data.num_items is not None
         assert config.data.copies == ("square" if name == "tsp" else "none")

@@ -29,6 +29,7 @@ def test_through_json():
         ({"scaling": "log"}, "scaling must be one of 'none', 'unit square', got 'log'"),
         ({"fixed_start": 1}, "fixed_start must be True or False, got 1"),
         ({"num_items": (9, 5)}, r"num_items must be two ascending numbers or None, got \(9, 5\)"),
+        ({"num_machines": (0, 5)}, "num_machines must be an integer of at least 1, got 0"),
         ({"num_items": 9}, "num_items must be two ascending numbers or None, got 9"),
         ({"num_items": (0, 5)}, "num_items must be an integer of at least 1, got 0"),
         ({"num_items": (1.5, 5)}, "num_items must be an integer of at least 1, got 1.5"),

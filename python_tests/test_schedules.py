@@ -117,10 +117,12 @@ def test_pairs_are_kept(cost):
 def test_what_answers():
     model = flow_shop_model()
     plan = schedule(TIMES, seconds=0.3, model=model)
-    assert "the given model, trained for 18 to 22 jobs on up to 20 machines, and search" in plan.answered_by
+    assert "the given model, trained for 18 to 22 jobs on 5 machines, and search" in plan.answered_by
     plan = schedule(TIMES[:10], seconds=FAST, model=model)
     assert "search alone: the given model was trained for 18 to 22 jobs" in plan.answered_by
     assert "not for 10 jobs on 5 machines" in plan.answered_by
+    six = schedule(np.ones((20, 6)), seconds=FAST, model=model).answered_by
+    assert "search alone" in six and "not for 20 jobs on 6 machines" in six
     assert "21 machines" in schedule(np.ones((20, 21)), seconds=FAST, model=model).answered_by
     with pytest.raises(ValueError, match="model must be one of flow shops"):
         schedule(TIMES, model="tsp")

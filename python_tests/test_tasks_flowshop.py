@@ -107,7 +107,8 @@ class TestBatches:
 
     def test_ranges(self):
         task = FlowShop(num_jobs=5, min_jobs=3, num_machines=4, min_machines=2)
-        assert task.data_facts() == DataFacts(num_items=(3, 5), value_range=(0.0, 99.0)) and task.max_items() == 5
+        assert task.data_facts() == DataFacts(num_items=(3, 5), value_range=(0.0, 99.0), num_machines=(2, 4))
+        assert task.max_items() == 5
         items = [task.training_batch(0, step, 2).items for step in range(60)]
         assert {batch.shape[1] for batch in items} == {3, 4, 5}
         assert {int((batch > 0).any(1).any(0).sum()) for batch in items} == {2, 3, 4}

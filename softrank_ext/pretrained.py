@@ -71,6 +71,9 @@ def trained_for(name_or_folder: str | Path) -> dict[str, object]:
     if fields.get("num_items"):
         least, most = fields["num_items"]
         said.append(f"{most} items" if least == most else f"{least} to {most} items")
+    if fields.get("num_machines"):
+        least, most = fields["num_machines"]
+        said.append(f"{most} machines" if least == most else f"{least} to {most} machines")
     if fields.get("symmetry") == "tour":
         said.append("closed tours")
     if fields.get("fixed_start"):

@@ -366,11 +366,16 @@ def _model_of(model: str | OrderModel | None, cost: str | Cost, N: int, M: int) 
     embedder = getattr(getattr(model, "config", None), "embedder", None)
     if not isinstance(embedder, Mapping) or embedder.get("kind") != "times":
         raise ValueError("model must be one of flow shops, trained by `softrank train flowshop`")
-    least, most = model.config.data.num_items or (1, MOST_JOBS)
-    trained = f"trained for {least} to {most} jobs on up to {MOST_MACHINES} machines"
-    if not least <= N <= most or M > MOST_MACHINES:
-        return None, f"search alone: {told} was {trained}, not for {N} jobs on {M} machine{'s' * (M != 1)}"
+    jobs, machines = model.config.data.num_items or (1, MOST_JOBS), model.config.data.num_machines or (1, MOST_MACHINES)
+    trained = f"trained for {_from_to(*jobs, 'job')} on {_from_to(*machines, 'machine')}"
+    if not (jobs[0] <= N <= jobs[1] and machines[0] <= M <= machines[1]):
+        return None, f"search alone: {told} was {trained}, not for {_from_to(N, N, 'job')} on {_from_to(M, M, 'machine')}"
     return model, f"{told}, {trained}, and search"
+
+
+def _from_to(least: int, most: int, what: str) -> str:
+    """Numbers of things in words: "20 jobs", "5 to 20 machines"."""
+    return f"{most if least == most else f'{least} to {most}'} {what}{'s' * (most != 1)}"
 
 
 @lru_cache(maxsize=2)

@@ -24,7 +24,7 @@ class DataFacts:
     training. value_range: lowest and highest number of the items in training. scaling: how raw numbers are brought into
     that range, "none" or, for points, "unit square". None for what is not known. copies: changes of the items that
     change no order and were trained with: "none", or "square" for the eight turned and mirrored copies of points in the
-    unit square (`square_copy`).
+    unit square (`square_copy`). num_machines: fewest and most machines of a flow shop in training.
     """
 
     symmetry: Literal["none", "tour"] = "none"
@@ -34,6 +34,7 @@ class DataFacts:
     value_range: tuple[float, float] | None = None
     scaling: Literal["none", "unit square"] = "none"
     copies: Literal["none", "square"] = "none"
+    num_machines: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         check_choice("symmetry", self.symmetry, SYMMETRIES)
@@ -42,16 +43,16 @@ class DataFacts:
         check_choice("copies", self.copies, tuple(COPIES))
         if not isinstance(self.fixed_start, bool):
             raise ValueError(f"fixed_start must be True or False, got {self.fixed_start!r}")
-        for name in ("num_items", "value_range"):
+        for name in ("num_items", "value_range", "num_machines"):
             value = getattr(self, name)
             if value is None:
                 continue
             if not isinstance(value, tuple | list) or len(value) != 2 or not value[0] <= value[1]:
                 raise ValueError(f"{name} must be two ascending numbers or None, got {value!r}")
             object.__setattr__(self, name, tuple(value))
-        if self.num_items is not None:
-            for number in self.num_items:
-                check_integer("num_items", number, 1)
+        for name in ("num_items", "num_machines"):
+            for number in getattr(self, name) or ():
+                check_integer(name, number, 1)
 
     @property
     def num_copies(self) -> int:

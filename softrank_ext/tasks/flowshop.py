@@ -86,9 +86,14 @@ class FlowShop:
         return self.num_jobs if self.test_file is None else max(self.num_jobs, read_taillard(self.test_file).shape[1])
 
     def data_facts(self) -> DataFacts:
-        """As many jobs as the options say."""
-        least = self.num_jobs if self.min_jobs is None else self.min_jobs
-        return DataFacts(num_items=(least, self.num_jobs), value_range=(0.0, float(MOST_TIME)))
+        """As many jobs and machines as the options say."""
+        jobs = self.num_jobs if self.min_jobs is None else self.min_jobs
+        machines = self.num_machines if self.min_machines is None else self.min_machines
+        return DataFacts(
+            num_items=(jobs, self.num_jobs),
+            value_range=(0.0, float(MOST_TIME)),
+            num_machines=(machines, self.num_machines),
+        )
 
     def training_batch(self, seed: int, step: int, size: int) -> Batch:
         """`size` random instances of one number of jobs and machines."""
