@@ -367,15 +367,17 @@ def _model_of(model: str | OrderModel | None, cost: str | Cost, N: int, M: int) 
     if not isinstance(embedder, Mapping) or embedder.get("kind") != "times":
         raise ValueError("model must be one of flow shops, trained by `softrank train flowshop`")
     jobs, machines = model.config.data.num_items or (1, MOST_JOBS), model.config.data.num_machines or (1, MOST_MACHINES)
-    trained = f"trained for {_from_to(*jobs, 'job')} on {_from_to(*machines, 'machine')}"
+    trained = f"trained for {_in_words(jobs, machines)}"
     if not (jobs[0] <= N <= jobs[1] and machines[0] <= M <= machines[1]):
-        return None, f"search alone: {told} was {trained}, not for {_from_to(N, N, 'job')} on {_from_to(M, M, 'machine')}"
+        return None, f"search alone: {told} was {trained}, not for {_in_words((N, N), (M, M))}"
     return model, f"{told}, {trained}, and search"
 
 
-def _from_to(least: int, most: int, what: str) -> str:
-    """Numbers of things in words: "20 jobs", "5 to 20 machines"."""
-    return f"{most if least == most else f'{least} to {most}'} {what}{'s' * (most != 1)}"
+def _in_words(jobs: tuple[int, int], machines: tuple[int, int]) -> str:
+    """Fewest and most of each: "18 to 22 jobs on 5 machines"."""
+    (least_jobs, most_jobs), (least, most) = jobs, machines
+    told = f"{most_jobs if least_jobs == most_jobs else f'{least_jobs} to {most_jobs}'} job{'s' * (most_jobs != 1)}"
+    return f"{told} on {most if least == most else f'{least} to {most}'} machine{'s' * (most != 1)}"
 
 
 @lru_cache(maxsize=2)
