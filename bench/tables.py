@@ -135,9 +135,8 @@ def run_row(table: str, row: Row, size: int, args: argparse.Namespace) -> bool:
         return True
     names = ("iterations", "warmup", "checkpoint_every", "log_every")
     config = dataclasses.replace(config, **{name: planned[name] for name in names})
-    resume = (folder / "last" / model_folder.TRAINING_FILE).exists()
     print(f"{row.name}, {TABLES[table].size_name} {size}: {planned['iterations']} updates", file=sys.stderr)
-    if not train(model, task, config, folder, resume=resume, quiet=args.json).is_finished:
+    if not train(model, task, config, folder, resume="auto", quiet=args.json).is_finished:
         return False
     trained = pretrained.from_pretrained(folder / "last")
     assert isinstance(trained, torch.nn.Module)

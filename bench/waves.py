@@ -95,9 +95,8 @@ def trained_model(grid: int, args: argparse.Namespace) -> tuple[SoftRankModel, S
             iterations=args.updates, batch_size=32, warmup=min(50, args.updates), learning_rate=1e-3, ema=0.0,
             checkpoint_every=100,
         )  # fmt: skip
-        is_begun = (folder / "last").exists()
         with torch.enable_grad():
-            result = train(model, numbers, settings, output=folder, resume=is_begun, quiet=args.json)
+            result = train(model, numbers, settings, output=folder, resume="auto", quiet=args.json)
         if not result.is_finished:
             raise SystemExit(f"stopped at update {result.iteration} of {args.updates}; run again to continue")
         (folder / "done").touch()

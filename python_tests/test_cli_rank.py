@@ -42,7 +42,7 @@ def test_train_and_rank(tmp_path, capsys):
     assert main([*words, "--report", str(tmp_path / "report.html")]) == 0
     assert '"title":"Ranking of train.csv"' in (tmp_path / "report.html").read_text(encoding="utf-8")
     said = capsys.readouterr().out
-    assert "5 members trained on 8 groups of 5 to 5 rows" in said and f"saved in {model}" in said
+    assert "5 members trained on 8 groups of 5 rows" in said and f"saved in {model}" in said
     assert main(["rank", str(new), "--model", str(model)]) == 0
     out = capsys.readouterr()
     assert "5 members" in out.err  # which model answers

@@ -62,9 +62,8 @@ for number, handler in handlers.items():
 
 
 def run_script(call: str, threads: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT, call, str(threads)], capture_output=True, text=True, timeout=300
-    )
+    command = [sys.executable, "-c", SCRIPT, call, str(threads)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd="/")
 
 
 @pytest.mark.parametrize("threads", (1, 2))

@@ -66,7 +66,7 @@ from softrank_ext.laws import (
     stagewise_log_probs,
 )
 from softrank_ext.likelihood import log_likelihood
-from softrank_ext.model import make_embedder
+from softrank_ext.model import make_embedder, square_copy
 from softrank_ext.model.config import DataFacts, SoftRankConfig
 from softrank_ext.processes import Riffle, bridge, riffle
 from softrank_ext.ranking.places import Quota
@@ -243,6 +243,7 @@ def public_calls() -> list[tuple[str, Callable[..., Any], dict[str, Any]]]:
         ("metrics.displacement_histogram", metrics.displacement_histogram, grid),
         ("metrics.backwards", metrics.backwards, {"order": order(3)}),
         ("metrics.counterclockwise", metrics.counterclockwise, {"points": rand(3, N, 2), "order": order(3)}),
+        ("model.square_copy", square_copy, {"points": rand(3, N, 2), "number": torch.tensor([0, 3, 7])}),
         ("metrics.signed_area", metrics.signed_area, {"points": rand(3, N, 2), "order": order(3)}),
         ("answers.calibration", answers.calibration,
          {"samples": order(9).expand(B, 9, N), "true_order": order(), "bins": 4}),

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from softrank_ext.checks import check_choice, check_integer, described
+from softrank_ext.checks import check_choice, check_integer, check_tensor, described
 
 SYMMETRIES = ("none", "tour")
 DIRECTIONS = ("file", "counterclockwise", "random")
@@ -66,8 +66,9 @@ class DataFacts:
 
 def square_copy(points: Tensor, number: Tensor) -> Tensor:
     """Points (B, N, 2) under symmetries 0 to 7 of the unit square: bit 1 mirrors x, 2 mirrors y, 4 swaps the two."""
-    if points.shape[2:] != (2,):
+    if not isinstance(points, Tensor) or points.shape[2:] != (2,) or not points.is_floating_point():
         raise ValueError(f"items must be (B, N, 2) points, got {described(points)}")
+    check_tensor("number", number, (len(points),), torch.int64)
     mirrored = torch.stack((number % 2, number // 2 % 2), 1)[:, None] == 1  # (B, 1, 2)
     points = torch.where(mirrored, 1 - points, points)
     return torch.where((number >= 4)[:, None, None], points.flip(2), points)
