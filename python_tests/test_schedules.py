@@ -12,6 +12,7 @@ from testing import needs_browser, run_in
 
 from softrank_ext import Schedule, SoftRankConfig, SoftRankModel, schedule, schedules
 from softrank_ext.costs import Makespan, WeightedTardiness, neh
+from softrank_ext.pretrained import BUNDLED
 from softrank_ext.tasks.flowshop import FlowShop
 
 TIMES = np.random.default_rng(0).integers(1, 100, (20, 5))
@@ -121,6 +122,8 @@ def test_what_answers():
     plan = schedule(TIMES[:10], seconds=FAST, model=model)
     assert "search alone: the given model was trained for 18 to 22 jobs" in plan.answered_by
     assert "not for 10 jobs on 5 machines" in plan.answered_by
+    bundled = schedule(TIMES[:9], seconds=FAST, model=str(BUNDLED / "flowshop")).answered_by
+    assert "search alone: model 'flowshop' was trained for 20 jobs on 5 machines, not for 9 jobs on 5" in bundled
     six = schedule(np.ones((20, 6)), seconds=FAST, model=model).answered_by
     assert "search alone" in six and "not for 20 jobs on 6 machines" in six
     assert "21 machines" in schedule(np.ones((20, 21)), seconds=FAST, model=model).answered_by

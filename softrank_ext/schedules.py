@@ -20,7 +20,7 @@ from softrank_ext.checks import check_positive
 from softrank_ext.constraints import Constraints
 from softrank_ext.costs import Cost, Makespan, TotalFlowTime, WeightedTardiness
 from softrank_ext.model import OrderModel
-from softrank_ext.pretrained import bundled_names, from_pretrained
+from softrank_ext.pretrained import BUNDLED, bundled_names, from_pretrained
 from softrank_ext.schedule_search import Found, JobSearch, times_of
 from softrank_ext.tables import (
     Columns,
@@ -362,7 +362,8 @@ def _model_of(model: str | OrderModel | None, cost: str | Cost, N: int, M: int) 
             model = MODELS[str(cost)]
             if model not in bundled_names():
                 return None, f"search alone: no model is bundled for {cost}"
-        told, model = f"model {model!r}", _loaded(model)
+        name = Path(model).name if Path(model).parent == BUNDLED else model
+        told, model = f"model {name!r}", _loaded(model)
     embedder = getattr(getattr(model, "config", None), "embedder", None)
     if not isinstance(embedder, Mapping) or embedder.get("kind") != "times":
         raise ValueError("model must be one of flow shops, trained by `softrank train flowshop`")

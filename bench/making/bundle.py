@@ -180,15 +180,20 @@ def metrics_table(rows: Sequence[Record]) -> list[str]:
         return "{mean:.4f} ± {standard_error:.4f}".format(**row["metrics"][name])
 
     return markdown_table(
-        ("steps", "decode", "best of", "instances", *(name.replace("_", " ") for name in names)),
+        ("steps", "decode", "draws", "instances", *(name.replace("_", " ") for name in names)),
         (
             (
-                row["steps"], row["decode"], row["best_of"], row["instances"],
+                row["steps"], row["decode"], _draws(row), row["instances"],
                 *(score(row, name) for name in names),
             )
             for row in rows
         ),
     )  # fmt: skip
+
+
+def _draws(row: Record) -> str:
+    """How many draws of an instance the best one was of, and how they were made."""
+    return str(row["best_of"]) if row.get("improve") is None else f"{row['draws']} by improve"
 
 
 def without_folders(command: str) -> str:

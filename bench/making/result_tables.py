@@ -71,6 +71,13 @@ BUNDLED = (
         for grid in (3, 4)
     ),
     *_tour_lines(),
+    *(
+        BundledLine(
+            f"flow shops of 20 jobs, 5 machines, longer than the best known by, {how}", "flowshop",
+            rf"tai20_5.*{option}", "gap", None,
+        )
+        for how, option in (("greedy", "--count 10 --output"), ("best of 128 draws", "--best-of 128"))
+    ),
 )  # fmt: skip
 # What is shown of a measured table beside the methods' names.
 SHOWN = dict.fromkeys(TABLES, ("accuracy", "kendall_tau")) | {"tsp": ("gap", "gap_after_2opt")}
