@@ -4,11 +4,12 @@
 
 A table on equal draws: independent draws from random starts; draws of the eight turned and mirrored copies in turn, at
 temperature 0.5, as `improve` makes its own; and `improve` after 16 of these, without and with local search (2-opt and
-Or-opt). Each search runs once, to the largest number of draws, whose seconds stand in its row. A table on equal seconds, those that `improve` takes for the first number of draws: independent draws,
-8 symmetries, `improve`, the same with uniform draws in place of the model's, restarts of the local search from random
-tours, and fast-tsp. A table of what may be drawn again, on equal draws. Gaps in percent over the file's tours, with the
-standard error of their mean over the instances; differences are paired. Each table goes into its place of a JSON file,
-with the machine that it was measured on; other numbers of draws stay there.
+Or-opt). Each search runs once, to the largest number of draws, in whose row its seconds stand. A table on equal
+seconds, those that `improve` takes for the first number of draws: independent draws, 8 symmetries, `improve`, the same
+with uniform draws in place of the model's, restarts of the local search from random tours, and fast-tsp. A table of
+what may be drawn again, on equal draws. Gaps in percent over the file's tours, with the standard error of their mean
+over the instances; differences are paired. Each table goes into its place of a JSON file, with the machine that it was
+measured on; other numbers of draws stay there.
 """
 
 import argparse
