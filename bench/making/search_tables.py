@@ -144,11 +144,8 @@ def partial_table(results: Path) -> str:
     if not file.exists():
         return "Not measured yet."
     record = json.loads(file.read_text())
-    lines = [
-        (name, *(row[cell] for cell in ("training", "updates", "answer", "unit", "value", "less whole orders'")))
-        for name, table in record.items()
-        for row in table["rows"]
-    ]
-    header = ("task", "training", "updates", "answer", "unit", "mean", "less whole orders' (paired)")
+    cells = ("training", "minutes", "updates", "answer", "unit", "value", "less whole orders'")
+    lines = [(name, *(row[cell] for cell in cells)) for name, table in record.items() for row in table["rows"]]
+    header = ("task", "training", "minutes", "updates", "answer", "unit", "mean", "less whole orders' (paired)")
     tables = [table | {"task": name} for name, table in record.items()]
     return "\n".join([*markdown_table(header, lines, 2), "", *_machines(tables, "task")])
