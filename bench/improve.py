@@ -117,7 +117,8 @@ def equal_draws(given: Instances, counts: list[int]) -> dict[str, Any]:
     """The table on equal draws: each search runs once, to the largest number."""
     counts = sorted(set(counts))
     independent = [given.gaps(lengths) for lengths in given.improved(Search(fresh=1.0), counts, PLAIN_DRAWING)]
-    rows = []
+    rows: list[dict[str, Any]] = []
+    copies: list[Tensor] = []
     for name, search in (
         ("draws of copies", Search(fresh=1.0)),
         ("improve", Search()),
@@ -125,11 +126,13 @@ def equal_draws(given: Instances, counts: list[int]) -> dict[str, Any]:
     ):
         found: list[Tensor] = []
         seconds = timed_once(lambda: found.extend(given.improved(search, counts)))  # noqa: B023
-        for draws, lengths, others in zip(counts, found, independent, strict=True):
+        copies = copies or [given.gaps(lengths) for lengths in found]
+        for draws, lengths, others, of_copies in zip(counts, found, independent, copies, strict=True):
             gaps = given.gaps(lengths)
             rows.append(
                 {"draws": draws, "search": name, "gap": stated(gaps), "independent": stated(others),
                  "less than independent": stated(others - gaps), "less than half of that": stated(others / 2 - gaps),
+                 "less than draws of copies": stated(of_copies - gaps),
                  "seconds": round(seconds, 1) if draws == counts[-1] else None}
             )  # fmt: skip
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)

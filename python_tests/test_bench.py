@@ -183,6 +183,14 @@ def test_improve_benchmark_runs(tmp_path):
     assert merged["seconds"] == record["seconds"]
     assert [row["draws"] for row in merged["draws"]["rows"]] == [18] * 3 + [20] * 3
     assert merged["draws"]["rows"][3:] == record["draws"]["rows"]
+    assert record["draws"]["rows"][0]["less than draws of copies"] == "0.0000 ± 0.0000"
+
+    given = ["improve.py", "--file", str(tmp_path / "tsp12.txt"), "--count", "3", "--threads", "1", "--tables", "draws"]
+    run = _run_script(*given, "--draws", "20", "18", "--output", str(tmp_path / "both.json"))
+    assert run.returncode == 0, run.stderr
+    both = json.loads((tmp_path / "both.json").read_text())["draws"]["rows"]
+    assert [row["seconds"] is None for row in both] == [True] * 3 + [False] * 3
+    assert [row | {"seconds": 0} for row in both] == [row | {"seconds": 0} for row in merged["draws"]["rows"]]
     rows = {row["drawn again"]: row for row in merged["parts"]["rows"]}
     assert float(rows["the tail"]["gap"].split()[0]) > -1e-3
     assert "trained" in rows["points near each other"].get("why", "trained")
