@@ -110,7 +110,8 @@ class Instances:
 
 def stated(gaps: Tensor) -> str:
     """Mean and standard error."""
-    return f"{float(gaps.mean()):.4f} ± {float(gaps.std() / len(gaps) ** 0.5):.4f}"
+    mean = round(float(gaps.mean()), 4) + 0.0  # no -0
+    return f"{mean:.4f} ± {float(gaps.std() / len(gaps) ** 0.5):.4f}"
 
 
 def equal_draws(given: Instances, counts: list[int]) -> dict[str, Any]:
