@@ -81,10 +81,10 @@ def comparison_of(name: str, args: argparse.Namespace) -> Comparison:
 
 def answers_of(model: SoftRankModel, comparison: Comparison, draws: int) -> dict[str, Tensor]:
     """How bad each kind of answer is, (B,)."""
-    task, batch, cost = comparison.task, comparison.batch, comparison.cost
+    task, batch, cost, baseline = comparison.task, comparison.batch, comparison.cost, comparison.baseline
     drawn = sample(model, batch.items, constraints=pins_of(batch.first), decode="greedy", steps=1, seed=0)
     order = drawn.order[:, 0]
-    if cost is None:
+    if cost is None or baseline is None:
         return {"greedy": 1 - task.score(batch, order)["correctness"].double()}
     costs = {"greedy": cost(batch.items, order)}
     plain = Drawing(decode="sample", copies=False)
@@ -93,7 +93,7 @@ def answers_of(model: SoftRankModel, comparison: Comparison, draws: int) -> dict
             model, batch.items, cost, initial=initial, rounds=draws - initial, search=Search(), drawing=drawing, seed=0
         )
         costs[name] = found.cost
-    return {name: 100 * (found / comparison.baseline - 1) for name, found in costs.items()}
+    return {name: 100 * (found / baseline - 1) for name, found in costs.items()}
 
 
 def trained(comparison: Comparison, more: Mapping[str, float], args: argparse.Namespace) -> tuple[SoftRankModel, int]:
