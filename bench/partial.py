@@ -96,8 +96,10 @@ def answers_of(model: SoftRankModel, comparison: Comparison, draws: int) -> dict
     return {name: 100 * (found / baseline - 1) for name, found in costs.items()}
 
 
-def trained(comparison: Comparison, more: Mapping[str, float], args: argparse.Namespace) -> tuple[SoftRankModel, int]:
-    """The model after the minutes, and its updates."""
+def trained(
+    comparison: Comparison, more: Mapping[str, float], args: argparse.Namespace
+) -> tuple[SoftRankModel, int, float]:
+    """The model after the minutes, its updates, and the seconds of an update at the start."""
     task: Task = comparison.task
     torch.manual_seed(args.seed)
     config = replace(
@@ -112,9 +114,10 @@ def trained(comparison: Comparison, more: Mapping[str, float], args: argparse.Na
         model.load_state_dict(start.state_dict(), strict=False)  # all but the marks of what is kept
     budget = 60 * args.minutes
     settings = replace(comparison.settings, seed=args.seed, **more)  # type: ignore[arg-type]
-    updates = max(1, int(budget / seconds_per_update(model, task, settings, budget, processor_seconds)))
+    seconds = seconds_per_update(model, task, settings, budget, processor_seconds)
+    updates = max(1, int(budget / seconds))
     settings = replace(settings, iterations=updates, warmup=min(100, updates // 5))
-    return train(model, task, settings, quiet=True).model.eval(), updates  # type: ignore[return-value]
+    return train(model, task, settings, quiet=True).model.eval(), updates, seconds  # type: ignore[return-value]
 
 
 def stated(values: Tensor) -> str:
@@ -128,16 +131,16 @@ def rows_of(name: str, args: argparse.Namespace) -> list[report.Row]:
     rows: list[report.Row] = []
     first: dict[str, Tensor] = {}
     for training, more in TRAININGS.items():
-        models: list[tuple[SoftRankModel, int]] = []
+        models: list[tuple[SoftRankModel, int, float]] = []
         seconds = processor_seconds(lambda: models.append(trained(comparison, more, args)))  # noqa: B023
-        model, updates = models[0]
+        model, updates, each = models[0]
         answers = answers_of(model, comparison, args.draws)
         first = first or answers
         for kind, values in answers.items():
             rows.append(
                 {"task": name, "training": training, "answer": kind, "unit": comparison.unit, "value": stated(values),
                  "less whole orders'": stated(values - first[kind]), "updates": updates,
-                 "minutes": round(seconds / 60, 1)}
+                 "milliseconds of an update": round(1000 * each, 1), "minutes": round(seconds / 60, 1)}
             )  # fmt: skip
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     return rows
