@@ -4,11 +4,12 @@
 
 A table on equal draws: independent draws from random starts; draws of the eight turned and mirrored copies in turn, at
 temperature 0.5, as `improve` makes its own; and `improve` after 16 of these, without and with local search (2-opt and
-Or-opt). A table on equal seconds, those that `improve` takes for the first number of draws: independent draws,
-8 symmetries, `improve`, the same with uniform draws in place of the model's, restarts of the local search from random
-tours, and fast-tsp. A table of what may be drawn again, on equal draws. Gaps in percent over the file's tours, with the
-standard error of their mean over the instances; differences are paired. Each table goes into its place of a JSON file,
-with the machine that it was measured on; other numbers of draws stay there.
+Or-opt). Each search runs once, to the largest number of draws, in whose row its seconds stand. A table on equal
+seconds, those that `improve` takes for the first number of draws: independent draws, 8 symmetries, `improve`, the same
+with uniform draws in place of the model's, restarts of the local search from random tours, and fast-tsp. A table of
+what may be drawn again, on equal draws. Gaps in percent over the file's tours, with the standard error of their mean
+over the instances; differences are paired. Each table goes into its place of a JSON file, with the machine that it was
+measured on; other numbers of draws stay there.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from softrank_ext.sampling import Near, Part, Tail, Unsure, Whole
 from softrank_ext.tasks.tsp import TSP, read_instances
 
 RESULTS = Path(__file__).parent / "results"
+INITIAL = 16  # independent draws that a search begins with
 LENGTH = TourLength()
 PLAIN_DRAWING = Drawing(decode="sample", copies=False)
 OWN_DRAWING = Drawing()
@@ -57,13 +59,14 @@ class Instances:
         """Percent over the best known length, (B,)."""
         return 100 * (lengths / self.best - 1)
 
-    def improved(self, search: Search, draws: int, initial: int = 16, drawing: Drawing = OWN_DRAWING) -> Tensor:
-        """Lengths (B,) after so many draws."""
+    def improved(self, search: Search, draws: list[int], drawing: Drawing = OWN_DRAWING) -> list[Tensor]:
+        """Lengths (B,) after each of these numbers of draws, which ascend; the first 16 draws are independent."""
+        initial = min(INITIAL, draws[0])
         found = improve(
-            self.model, self.points, tour_length, initial=min(initial, draws), rounds=max(draws - initial, 0),
-            search=search, drawing=drawing, seed=self.seed,
+            self.model, self.points, tour_length, initial=initial, rounds=draws[-1] - initial, search=search,
+            drawing=drawing, seed=self.seed,
         )  # fmt: skip
-        return found.cost
+        return [found.history[:, number - initial] for number in draws]
 
     def improved_for(
         self, model: OrderModel, search: Search, seconds: float, drawing: Drawing = OWN_DRAWING
@@ -107,34 +110,40 @@ class Instances:
 
 def stated(gaps: Tensor) -> str:
     """Mean and standard error."""
-    return f"{float(gaps.mean()):.4f} ± {float(gaps.std() / len(gaps) ** 0.5):.4f}"
+    mean = round(float(gaps.mean()), 4) + 0.0  # no -0
+    return f"{mean:.4f} ± {float(gaps.std() / len(gaps) ** 0.5):.4f}"
 
 
 def equal_draws(given: Instances, counts: list[int]) -> dict[str, Any]:
-    """The table on equal draws."""
-    rows = []
-    for draws in counts:
-        independent = given.gaps(given.improved(Search(), draws, initial=draws, drawing=PLAIN_DRAWING))
-        for name, search, initial in (
-            ("draws of copies", Search(), draws),
-            ("improve", Search(), 16),
-            ("improve with local search", Search(polish=polish), 16),
-        ):
-            lengths: list[Tensor] = []
-            seconds = timed_once(lambda: lengths.append(given.improved(search, draws, initial)))  # noqa: B023
-            gaps = given.gaps(lengths[0])
+    """The table on equal draws: each search runs once, to the largest number."""
+    counts = sorted(set(counts))
+    independent = [given.gaps(lengths) for lengths in given.improved(Search(fresh=1.0), counts, PLAIN_DRAWING)]
+    rows: list[dict[str, Any]] = []
+    copies: list[Tensor] = []
+    for name, search in (
+        ("draws of copies", Search(fresh=1.0)),
+        ("improve", Search()),
+        ("improve with local search", Search(polish=polish)),
+    ):
+        found: list[Tensor] = []
+        seconds = timed_once(lambda: found.extend(given.improved(search, counts)))  # noqa: B023
+        copies = copies or [given.gaps(lengths) for lengths in found]
+        for draws, lengths, others, of_copies in zip(counts, found, independent, copies, strict=True):
+            gaps = given.gaps(lengths)
             rows.append(
-                {"draws": draws, "search": name, "gap": stated(gaps), "independent": stated(independent),
-                 "less than independent": stated(independent - gaps), "seconds": round(seconds, 1)}
+                {"draws": draws, "search": name, "gap": stated(gaps), "independent": stated(others),
+                 "less than independent": stated(others - gaps), "less than half of that": stated(others / 2 - gaps),
+                 "less than draws of copies": stated(of_copies - gaps),
+                 "seconds": round(seconds, 1) if draws == counts[-1] else None}
             )  # fmt: skip
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
-    return {"rows": rows}
+    return {"rows": sorted(rows, key=lambda row: row["draws"])}
 
 
 def equal_seconds(given: Instances, counts: list[int]) -> dict[str, Any]:
     """The table on equal seconds, those that `improve` takes for the first number of draws."""
-    given.improved(Search(), 16)  # warm-up
-    seconds = timed_once(lambda: given.improved(Search(), counts[0]))
+    given.improved(Search(), [INITIAL])  # warm-up
+    seconds = timed_once(lambda: given.improved(Search(), counts[:1]))
     print(f"in the {seconds:.1f} seconds of {counts[0]} draws for all instances")
     uniform = UniformModel(given.model.config.data)
     searches: dict[str, Callable[[], tuple[Tensor, int]]] = {
@@ -176,7 +185,7 @@ def equal_parts(given: Instances, counts: list[int]) -> dict[str, Any]:
     first: Tensor | None = None
     for name, search in PARTS.items():
         try:
-            gaps = given.gaps(given.improved(search, counts[0]))
+            gaps = given.gaps(given.improved(search, counts[:1])[0])
         except ValueError as error:
             rows.append({"drawn again": name, "gap": "-", "why": str(error)})
         else:

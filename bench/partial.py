@@ -3,11 +3,11 @@
     python bench/partial.py --minutes 10                     sorting and the flow shop, from nothing
     python bench/partial.py --tasks tsp --start-from MODEL   tours of 50 points, from the weights of a saved model
 
-Three models of a task train for the same minutes: all orders noised whole; half of them (PARTIAL) noised in a part
-only; and of these some (DRAFTS) around drafts of the model's own. Each then solves the same held-out instances, made by
-a seed that no training uses: greedy, one step; and, where the task has a cost, the best of independent draws and
-`improve`, on as many draws. Differences from the first model are paired by instance, with their standard errors; lower
-is better.
+Three models of a task train for the same minutes of processor time, so that others on the machine disturb no
+comparison: all orders noised whole; half of them (PARTIAL) noised in a part only; and of these some (DRAFTS) around
+drafts of the model's own. Each then solves the same held-out instances, made by a seed that no training uses: greedy,
+one step; and, where the task has a cost, the best of independent draws and `improve`, on as many draws. Differences
+from the first model are paired by instance, with their standard errors; lower is better.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import report
 import torch
 from tables import seconds_per_update
-from timing import fix_threads, machine, timed_once
+from timing import fix_threads, machine, processor_seconds
 from torch import Tensor
 from waves import SortWaves
 
@@ -81,10 +81,10 @@ def comparison_of(name: str, args: argparse.Namespace) -> Comparison:
 
 def answers_of(model: SoftRankModel, comparison: Comparison, draws: int) -> dict[str, Tensor]:
     """How bad each kind of answer is, (B,)."""
-    task, batch, cost = comparison.task, comparison.batch, comparison.cost
+    task, batch, cost, baseline = comparison.task, comparison.batch, comparison.cost, comparison.baseline
     drawn = sample(model, batch.items, constraints=pins_of(batch.first), decode="greedy", steps=1, seed=0)
     order = drawn.order[:, 0]
-    if cost is None:
+    if cost is None or baseline is None:
         return {"greedy": 1 - task.score(batch, order)["correctness"].double()}
     costs = {"greedy": cost(batch.items, order)}
     plain = Drawing(decode="sample", copies=False)
@@ -93,11 +93,13 @@ def answers_of(model: SoftRankModel, comparison: Comparison, draws: int) -> dict
             model, batch.items, cost, initial=initial, rounds=draws - initial, search=Search(), drawing=drawing, seed=0
         )
         costs[name] = found.cost
-    return {name: 100 * (found / comparison.baseline - 1) for name, found in costs.items()}
+    return {name: 100 * (found / baseline - 1) for name, found in costs.items()}
 
 
-def trained(comparison: Comparison, more: Mapping[str, float], args: argparse.Namespace) -> tuple[SoftRankModel, int]:
-    """The model after the minutes, and its updates."""
+def trained(
+    comparison: Comparison, more: Mapping[str, float], args: argparse.Namespace
+) -> tuple[SoftRankModel, int, float]:
+    """The model after the minutes, its updates, and the seconds of an update at the start."""
     task: Task = comparison.task
     torch.manual_seed(args.seed)
     config = replace(
@@ -112,9 +114,10 @@ def trained(comparison: Comparison, more: Mapping[str, float], args: argparse.Na
         model.load_state_dict(start.state_dict(), strict=False)  # all but the marks of what is kept
     budget = 60 * args.minutes
     settings = replace(comparison.settings, seed=args.seed, **more)  # type: ignore[arg-type]
-    updates = max(1, int(budget / seconds_per_update(model, task, settings, budget)))
+    seconds = seconds_per_update(model, task, settings, budget, processor_seconds)
+    updates = max(1, int(budget / seconds))
     settings = replace(settings, iterations=updates, warmup=min(100, updates // 5))
-    return train(model, task, settings, quiet=True).model.eval(), updates  # type: ignore[return-value]
+    return train(model, task, settings, quiet=True).model.eval(), updates, seconds  # type: ignore[return-value]
 
 
 def stated(values: Tensor) -> str:
@@ -128,16 +131,16 @@ def rows_of(name: str, args: argparse.Namespace) -> list[report.Row]:
     rows: list[report.Row] = []
     first: dict[str, Tensor] = {}
     for training, more in TRAININGS.items():
-        models: list[tuple[SoftRankModel, int]] = []
-        seconds = timed_once(lambda: models.append(trained(comparison, more, args)))  # noqa: B023
-        model, updates = models[0]
+        models: list[tuple[SoftRankModel, int, float]] = []
+        seconds = processor_seconds(lambda: models.append(trained(comparison, more, args)))  # noqa: B023
+        model, updates, each = models[0]
         answers = answers_of(model, comparison, args.draws)
         first = first or answers
         for kind, values in answers.items():
             rows.append(
                 {"task": name, "training": training, "answer": kind, "unit": comparison.unit, "value": stated(values),
                  "less whole orders'": stated(values - first[kind]), "updates": updates,
-                 "minutes": round(seconds / 60, 1)}
+                 "milliseconds of an update": round(1000 * each, 1), "minutes": round(seconds / 60, 1)}
             )  # fmt: skip
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     return rows
@@ -146,7 +149,7 @@ def rows_of(name: str, args: argparse.Namespace) -> list[report.Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", choices=TASKS, nargs="+", default=["sorting", "flowshop"])
-    parser.add_argument("--minutes", type=float, default=10, help="of training, each")
+    parser.add_argument("--minutes", type=float, default=10, help="of processor time for each training")
     parser.add_argument("--start-from", default=None, help="model of tours to start from; tsp needs one")
     parser.add_argument("--count", type=int, default=256, help="held-out instances")
     parser.add_argument("--draws", type=int, default=64)

@@ -31,6 +31,7 @@ from torch import Tensor
 from waves import SortWaves
 
 from softrank_ext import Bridge, SoftRankConfig, SoftRankModel, from_pretrained, model_folder, sample
+from softrank_ext.atomic_files import save_files
 from softrank_ext.batch import Batch
 from softrank_ext.metrics import tour_length
 from softrank_ext.model import OrderModel
@@ -231,8 +232,9 @@ def write_card(folder: Path, section: str, number: int) -> None:
     pattern = re.compile(re.escape(_MARKS[0]) + ".*?" + re.escape(_MARKS[1]) + "\n", re.DOTALL)
     card.write_text(pattern.sub(lambda _: marked, text) if pattern.search(text) else f"{text.rstrip()}\n\n{marked}")
     fields = json.loads(config.read_text())
-    fields["process"]["sampling_steps"] = number
-    config.write_text(json.dumps(fields, indent=2) + "\n")
+    if fields["process"]["sampling_steps"] != number:
+        fields["process"]["sampling_steps"] = number
+        save_files(folder, {config.name: (json.dumps(fields, indent=2) + "\n").encode()})
 
 
 def file_of(name: str) -> Path:

@@ -16,7 +16,7 @@ import copy
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +83,18 @@ def config_of(row: Row, task: Task, size: int, args: argparse.Namespace) -> Trai
     return TrainConfig(**{**settings, "schedule": "cosine", "seed": args.seed})
 
 
-def seconds_per_update(model: OrderModel, task: Task, config: TrainConfig, budget: float) -> float:
+def seconds_per_update(
+    model: OrderModel,
+    task: Task,
+    config: TrainConfig,
+    budget: float,
+    timed: Callable[[Callable[[], object]], float] = timed_once,
+) -> float:
     """Time updates of a copy of the model until a few seconds have passed, after one that reads the data."""
 
     def seconds_of(updates: int) -> float:
         trial = dataclasses.replace(config, iterations=updates, log_every=updates, warmup=0)
-        return timed_once(lambda: train(copy.deepcopy(model), task, trial, quiet=True))
+        return timed(lambda: train(copy.deepcopy(model), task, trial, quiet=True))
 
     seconds_of(1)
     updates = 2

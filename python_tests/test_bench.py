@@ -16,6 +16,7 @@ import torch
 from synthetic_data import write_cifar10, write_mnist
 
 from softrank_ext import Bridge, DataFacts, SoftRankConfig, SoftRankModel, sample
+from softrank_ext.atomic_files import read_files, save_files
 from softrank_ext.tasks.tsp import TSP, solve, write_instances
 from softrank_ext.training import loss_of
 
@@ -183,6 +184,14 @@ def test_improve_benchmark_runs(tmp_path):
     assert merged["seconds"] == record["seconds"]
     assert [row["draws"] for row in merged["draws"]["rows"]] == [18] * 3 + [20] * 3
     assert merged["draws"]["rows"][3:] == record["draws"]["rows"]
+    assert record["draws"]["rows"][0]["less than draws of copies"] == "0.0000 ± 0.0000"
+
+    given = ["improve.py", "--file", str(tmp_path / "tsp12.txt"), "--count", "3", "--threads", "1", "--tables", "draws"]
+    run = _run_script(*given, "--draws", "20", "18", "--output", str(tmp_path / "both.json"))
+    assert run.returncode == 0, run.stderr
+    both = json.loads((tmp_path / "both.json").read_text())["draws"]["rows"]
+    assert [row["seconds"] is None for row in both] == [True] * 3 + [False] * 3
+    assert [row | {"seconds": 0} for row in both] == [row | {"seconds": 0} for row in merged["draws"]["rows"]]
     rows = {row["drawn again"]: row for row in merged["parts"]["rows"]}
     assert float(rows["the tail"]["gap"].split()[0]) > -1e-3
     assert "trained" in rows["points near each other"].get("why", "trained")
@@ -264,7 +273,8 @@ def test_steps_are_as_many_as_pay_and_stand_on_the_card(monkeypatch, tmp_path):
     table = "\n```\n\n| steps | gap |\n| --- | --- |\n| 5 | 0.1 |\n"
     evaluations = [f"```bash\nsoftrank evaluate tsp m{given}{table}" for given in (" --count 4", " --steps 5 10")]
     (folder / "README.md").write_text("# m\n\n" + "\n".join(evaluations))
-    (folder / "config.json").write_text(json.dumps({"process": {"kind": "bridge", "sampling_steps": 5}, "heads": 8}))
+    config = {"process": {"kind": "bridge", "sampling_steps": 5}, "heads": 8}
+    save_files(folder, {"config.json": json.dumps(config).encode()})  # with a manifest, as bundled models have
     monkeypatch.setattr(steps, "RESULTS", tmp_path)
     args = argparse.Namespace(names=["m"], weights=tmp_path)
     for gain, times in ((0.0, {}), (0.03, {"milliseconds": 4.0})):
@@ -280,7 +290,7 @@ def test_steps_are_as_many_as_pay_and_stand_on_the_card(monkeypatch, tmp_path):
         assert ("ms each" in card) == bool(times) and ("times on 1 thread of P" in card) == bool(times)
     line = "| 2 | 0.5300 ± 0.1000 | +0.0300 ± 0.0100 | 0.5000 ± 0.1000 | +0.0000 ± 0.0200 | 4.00 |"
     assert line in card and "`sampling_steps`, 2," in card
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads(read_files(folder, ["config.json"])["config.json"])  # still what the manifest says
     assert config == {"process": {"kind": "bridge", "sampling_steps": 2}, "heads": 8}
 
 

@@ -127,8 +127,12 @@ def test_tables_of_improve(tables, tmp_path):
 def test_table_of_partial_training(tables, tmp_path):
     assert tables.partial_table(tmp_path) == "Not measured yet."
     row = {"training": "parts", "answer": "greedy", "unit": "% wrong", "value": "2", "less whole orders'": "-1",
-           "updates": 30}  # fmt: skip
+           "updates": 30, "milliseconds of an update": 7.5, "minutes": 1.1}  # fmt: skip
     record = {"sorting": {"machine": {"cores": 2}, "rows": [row]}}
     (tmp_path / "partial.json").write_text(json.dumps(record))
     lines = tables.partial_table(tmp_path).splitlines()
-    assert lines[2:] == ["| sorting | parts | 30 | greedy | % wrong | 2 | -1 |", "", "Measured on: cores 2."]
+    assert lines[2:] == [
+        "| sorting | parts | 1.1 | 7.5 | 30 | greedy | % wrong | 2 | -1 |",
+        "",
+        "Measured on: cores 2.",
+    ]

@@ -164,11 +164,11 @@ def partial_table(results: Path) -> str:
     if not file.exists():
         return "Not measured yet."
     record = json.loads(file.read_text())
-    lines = [
-        (name, *(row[cell] for cell in ("training", "updates", "answer", "unit", "value", "less whole orders'")))
-        for name, table in record.items()
-        for row in table["rows"]
-    ]
-    header = ("task", "training", "updates", "answer", "unit", "mean", "less whole orders' (paired)")
+    columns = {
+        "training": "training", "minutes": "minutes", "milliseconds of an update": "ms each", "updates": "updates",
+        "answer": "answer", "unit": "unit", "value": "mean", "less whole orders'": "less whole orders' (paired)",
+    }  # fmt: skip
+    lines = [(name, *(row[cell] for cell in columns)) for name, table in record.items() for row in table["rows"]]
+    header = ("task", *columns.values())
     tables = [table | {"task": name} for name, table in record.items()]
     return "\n".join([*markdown_table(header, lines, 2), "", *_machines(tables, "task")])
