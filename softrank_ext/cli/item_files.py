@@ -22,6 +22,7 @@ READ_ENDINGS = (".npz", ".csv", ".tsp")
 WRITE_ENDINGS = (".csv", ".json", ".npz")
 ORDER_ARRAYS = ("order", "ranks", "soft_ranks", "log_prob")  # of an .npz file of orders
 MOST_ARRAY_BYTES = 2**32
+_MOST = torch.finfo(torch.float32).max
 _NAME = re.compile(r"[^\W\d]")
 _LOOK_ALIKE = str.maketrans("OoIl", "0011")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
@@ -64,6 +65,10 @@ def _read_npz(path: Path) -> ItemFile:
         raise ValueError(f"{path} must have an array named items, got {', '.join(_names_in(path)) or 'none'}")
     items, mask = arrays["items"], arrays.get("mask")
     if items.dtype == torch.float64:
+        is_beyond = items.isfinite() & (items.abs() > _MOST)
+        if bool(is_beyond.any()):
+            at = tuple(is_beyond.nonzero()[0].tolist())
+            raise ValueError(f"{path}: items must be numbers that float32 can hold, got {float(items[at]):g} at {at}")
         items = items.float()
     return ItemFile(items, mask, None)
 
@@ -122,6 +127,9 @@ def _read_csv(path: Path) -> ItemFile:
         for column, (value, word) in enumerate(zip(row, line, strict=True), 1):
             if value is None or not math.isfinite(value):
                 raise ValueError(f"{path}, line {number}, column {column} must be a number, got {word!r}")
+            if abs(value) > _MOST:
+                wanted = "a number that float32 can hold"
+                raise ValueError(f"{path}, line {number}, column {column} must be {wanted}, got {word!r}")
         rows.append(row)
     return ItemFile(torch.tensor(rows)[None], None, None)
 
