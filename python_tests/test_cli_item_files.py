@@ -218,3 +218,14 @@ def test_encrypted_and_double_arrays_are_refused(tmp_path):
             archive.writestr("items.npy", b"")
     with pytest.raises(ValueError, match=r"a\.npz is damaged or no \.npz file: items\.npy is there twice"):
         read_items(path)
+
+
+@pytest.mark.parametrize("ending", (".csv", ".npz"))
+def test_a_write_that_breaks_off_leaves_the_file_as_it_was(tmp_path, samples, monkeypatch, ending):
+    path = tmp_path / f"orders{ending}"
+    path.write_text("before")
+    monkeypatch.setattr(item_files, "_written", lambda _: 1 / 0)  # in the first row, behind the header
+    monkeypatch.setattr(np, "savez", lambda path, **_: path.write_text("half") / 0)
+    with pytest.raises((ZeroDivisionError, TypeError)):
+        write_orders(path, samples, ItemFile(torch.zeros(2, 3, 2), None, None))
+    assert path.read_text() == "before" and [left.name for left in tmp_path.iterdir()] == [path.name]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softrank_ext.atomic_files import written_beside
 from softrank_ext.sampling import Samples
 from softrank_ext.tables import MISSING_WORDS
 from softrank_ext.text_files import read_text, without_blank_lines
@@ -199,6 +200,11 @@ def write_orders(path: str | Path, samples: Samples, source: ItemFile, first_ins
     """
     path = Path(path)
     check_writable(path)
+    with written_beside(path) as new:
+        _write_orders(new, samples, source, first_instance)
+
+
+def _write_orders(path: Path, samples: Samples, source: ItemFile, first_instance: int) -> None:
     if path.suffix == ".npz":
         arrays = {name: getattr(samples, name).cpu().numpy() for name in ORDER_ARRAYS}
         np.savez(path, **arrays)
