@@ -51,6 +51,7 @@ def test_a_byte_order_mark_is_no_header(tmp_path, header):
         ("1,2\n3\n", r"a\.csv, line 2 must have 2 numbers, got 1: '3'"),
         ("1,2\n\n3,nan\n", r"a\.csv, line 3, column 2 must be a number, got 'nan'"),
         ("1,1e999\n", r"a\.csv, line 1, column 2 must be a number, got '1e999'"),
+        ("1,2\n-1e39,4\n", r"a\.csv, line 2, column 1 must be a number that float32 can hold, got '-1e39'"),
         ('1,2\n"3,4\n', r"a\.csv is not a CSV file: unexpected end of data"),
         ("x,y\n1,2\n3,b\n", r"a\.csv, line 3, column 2 must be a number, got 'b'"),
         ("1,2\n1_000,4\n", r"a\.csv, line 2, column 1 must be a number, got '1_000'"),
@@ -181,6 +182,14 @@ def test_headers_of_arrays_are_not_believed(tmp_path):
     assert items.tolist() == [[[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]] and mask.tolist() == [[True, True]]
 
 
+def test_arrays_beyond_float32_are_refused(tmp_path):
+    items = np.ones((1, 3, 2))
+    items[0, 1, 1] = 1e300
+    np.savez(tmp_path / "a.npz", items=items)
+    with pytest.raises(ValueError, match=r"items must be numbers that float32 can hold, got 1e\+300 at \(0, 1, 1\)$"):
+        read_items(tmp_path / "a.npz")
+
+
 def test_only_what_is_asked_for_is_unpacked(tmp_path):
     """Other arrays may be of any size, so that a small file cannot fill the memory."""
     path = tmp_path / "a.npz"
@@ -209,3 +218,14 @@ def test_encrypted_and_double_arrays_are_refused(tmp_path):
             archive.writestr("items.npy", b"")
     with pytest.raises(ValueError, match=r"a\.npz is damaged or no \.npz file: items\.npy is there twice"):
         read_items(path)
+
+
+@pytest.mark.parametrize("ending", (".csv", ".npz"))
+def test_a_write_that_breaks_off_leaves_the_file_as_it_was(tmp_path, samples, monkeypatch, ending):
+    path = tmp_path / f"orders{ending}"
+    path.write_text("before")
+    monkeypatch.setattr(item_files, "_written", lambda _: 1 / 0)  # in the first row, behind the header
+    monkeypatch.setattr(np, "savez", lambda path, **_: path.write_text("half") / 0)
+    with pytest.raises((ZeroDivisionError, TypeError)):
+        write_orders(path, samples, ItemFile(torch.zeros(2, 3, 2), None, None))
+    assert path.read_text() == "before" and [left.name for left in tmp_path.iterdir()] == [path.name]

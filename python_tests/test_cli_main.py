@@ -1,8 +1,10 @@
 """The command line: which command runs, help, errors and exit codes."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -119,3 +121,22 @@ def test_a_reader_that_leaves_is_no_error(tmp_path):
     running.stdout.close()
     assert running.stderr.read() == "" and running.wait(60) == 141
     running.stderr.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sample", "tsp", "places.csv", "./places.csv"),
+        ("tour", "places.csv", "--metric", "plane", "--output", "places.csv"),
+        ("schedule", "places.csv", "--output", "places.csv"),
+        ("rank", "places.csv", "--model", "ranker", "--ranked", "link.csv"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_file_that_is_read_is_not_written_over(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    Path("places.csv").write_text("x,y\n0,1\n1,0\n1,1\n")
+    Path("link.csv").symlink_to("places.csv")
+    assert main(list(words)) == 2
+    assert re.search(r"(places|link)\.csv is read: write to another file", capsys.readouterr().err)
+    assert Path("places.csv").read_text().startswith("x,y\n0,1")

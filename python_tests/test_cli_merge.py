@@ -138,3 +138,34 @@ def test_parts_of_different_items_are_refused(folder, ending):
     assert sorted(path.name for path in folder.glob("orders*")) == [
         f"orders.{number}-of-2{ending}" for number in (1, 2)
     ]
+
+
+def without_row(path: Path, row: int) -> None:
+    """Take a row of a part away, counted from its end."""
+    if path.suffix == ".csv":
+        lines = path.read_text().splitlines(keepends=True)
+        del lines[row]
+        path.write_text("".join(lines))
+    else:
+        rows = json.loads(path.read_text())
+        del rows[row]
+        path.write_text(json.dumps(rows))
+
+
+@pytest.mark.parametrize("ending", [".csv", ".json"])
+@pytest.mark.parametrize(
+    ("number", "row", "message"),
+    [
+        (1, -1, "orders.2-of-2{} must begin with sample 2 of instance 31, got sample 0 of instance 32"),
+        (1, -2, "orders.1-of-2{} must have sample 1 of instance 31, got sample 2 of instance 31"),
+        (2, -1, "orders.2-of-2{} must have sample 2 of instance 69: it has lost rows"),
+    ],
+)
+def test_parts_that_lost_rows_are_refused(folder, capsys, ending, number, row, message):
+    """They made a file with fewer orders, of which nothing was said."""
+    for part in (1, 2):
+        run("model", "items.npz", f"orders{ending}", "--shard", f"{part}/2")
+    without_row(part_of(folder / f"orders{ending}", number, 2), row)
+    assert main(["merge", f"orders{ending}"]) == 2
+    assert message.format(ending) in capsys.readouterr().err
+    assert not (folder / f"orders{ending}").exists()

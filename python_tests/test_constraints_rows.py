@@ -1,7 +1,10 @@
 """The arrays of one row of constraints, written out by hand."""
 
+import time
+
 import pytest
 
+from softrank_ext.constraints import rows
 from softrank_ext.constraints.rows import Row, arrays_of
 
 
@@ -50,3 +53,34 @@ def test_no_rules():
 def test_contradictions_are_named(row, message):
     with pytest.raises(ValueError, match=message):
         arrays_of(row, (0, 1, 2), 3)
+
+
+def test_a_contradiction_among_many_rules_is_named_at_once():
+    row = Row([(i, i + 1) for i in range(299)], {5: 299}, [], [])
+    began = time.monotonic()
+    with pytest.raises(ValueError, match=r"what contradicts itself: \d+ before \d+, item 5 pinned to place 299$"):
+        arrays_of(row, tuple(range(300)), 300)
+    assert time.monotonic() - began < 20  # minutes, rule by rule
+
+
+def test_what_takes_long_to_tell_apart_is_named_as_it_is(monkeypatch):
+    monkeypatch.setattr(rows, "MOST_SECONDS", 0.0)
+    row = Row([(i, i + 1) for i in range(49)], {5: 49}, [], [])
+    message = r"what contradicts itself, maybe with less: 0 before 1, .*, 19 before 20 and 30 more rules$"
+    with pytest.raises(ValueError, match=message):
+        arrays_of(row, tuple(range(50)), 50)
+
+
+def test_a_part_that_is_too_hard_to_check_does_not_hide_the_contradiction(monkeypatch):
+    whole, calls = rows._can_begin, []
+
+    def can_begin(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise RuntimeError("constraints are too hard to check")
+        return whole(*arguments)
+
+    monkeypatch.setattr(rows, "_can_begin", can_begin)
+    with pytest.raises(ValueError, match="what contradicts itself: 0 before 1, item 1 pinned to place 0"):
+        arrays_of(Row([(0, 1)], {1: 0, 2: 2}, [], []), (0, 1, 2), 3)
+    assert len(calls) > 2

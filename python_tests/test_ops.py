@@ -991,6 +991,22 @@ def test_bad_calls_of_the_ops_are_told(name, arguments, message):
         getattr(torch.ops.softrank_ext, name)(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("pick", (_SCORES[0], torch.ones(3, 3, dtype=torch.bool, device="meta"), None), "remaining .* scores, cpu"),
+        ("decode_chamber", (torch.rand(2, 3), torch.ones(2, 3, dtype=torch.bool, device="meta")), "mask .* soft_ranks"),
+        ("lift_order", (_ORDERS, _ORDERS.to("meta"), None, torch.float32), "slots .* order, cpu"),
+        ("project", (torch.rand(2, 3, 4, device="meta"), torch.rand(5, 4), None), "weight .* x, meta, got cpu"),
+        ("decode_scores", (_SCORES, _MASK, torch.rand(2, 3, device="meta")), "uniform .* scores, cpu"),
+    ],
+)
+def test_tensors_of_one_call_are_on_one_device(name, arguments, message):
+    """These returned memory that nothing was written to."""
+    with pytest.raises(RuntimeError, match=message.replace(" .* ", " must be on the device of ")):
+        getattr(torch.ops.softrank_ext, name)(*arguments)
+
+
 def test_the_wrappers_raise_value_errors_that_are_runtime_errors():
     for call in (
         lambda: ops.pick(_SCORES[0], torch.zeros(3, 3, dtype=torch.bool), torch.rand(3)),

@@ -74,6 +74,9 @@ def test_cells_of_csv(tmp_path):
         ("a,3.5\n1,2\n", "must begin with a line that names the columns, got '3.5' in column 2"),
         ("a,\n1,2\n", "must begin with a line that names the columns, got an empty cell in column 2"),
         ("a,b,a\n1,2,3\n", "different names, 'a' is there twice"),
+        # A quote that is never closed would make one cell of all rows after it.
+        ('a,b\n1,"2\n3,4\n5,6\n', r"table\.csv is not a CSV file: unexpected end of data"),
+        ('a,b\n"1"x,2\n', r"table\.csv is not a CSV file: ',' expected after"),
     ],
 )
 def test_bad_csv(tmp_path, text, match):

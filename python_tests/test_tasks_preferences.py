@@ -62,6 +62,11 @@ def test_a_byte_order_mark_invents_no_candidate(tmp_path):
         assert marked.names == plain.names and torch.equal(marked.order, plain.order)
 
 
+def test_names_of_the_older_layout_go_by_their_number(write):
+    swapped = OLD_SOI.replace("2,Pear\n3,Plum", "3,Plum\n2,Pear")
+    assert swapped != OLD_SOI and read_ballots(write("a.soi", swapped)).names == ("Apple, red", "Pear", "Plum")
+
+
 def test_reads_incomplete_orders_of_the_older_layout(write):
     ballots = read_ballots(write("a.soi", OLD_SOI))
     assert ballots.names == ("Apple, red", "Pear", "Plum")
@@ -157,6 +162,19 @@ def test_models_read_the_items(write):
             SOC.replace("ALTERNATIVES: 3", "ALTERNATIVES: 999999999"),
             "NUMBER ALTERNATIVES must be that of the names, 3, got 999999999",
         ),
+        ("a.soi", SOC.replace("NAME 2", "NAME 3"), r"names must be numbered 1 to 3, each once, got 1, 3, 3"),
+        ("a.soi", SOC.replace("NAME 3", "NAME 4"), r"names must be numbered 1 to 3, each once, got 1, 2, 4"),
+        ("a.soi", OLD_SOI.replace("3,Plum", "2,Plum"), r"names must be numbered 1 to 3, each once, got 1, 2, 2"),
+        # A file that lost its end, or the line of totals in whose place a ballot would be taken.
+        ("a.soi", OLD_SOI.rsplit("\n", 2)[0], "NUMBER VOTERS is 7, the ballots have 5"),
+        ("a.soi", OLD_SOI.replace("7,7,2\n", ""), r"line 5 must be the totals, three numbers, got '5,2'"),
+        ("a.soi", SOC.replace("VOTERS: 7", "VOTERS: 9"), "NUMBER VOTERS is 9, the ballots have 7"),
+        ("a.soi", SOC.replace("ORDERS: 2", "ORDERS: 3"), "NUMBER UNIQUE ORDERS is 3, the ballots have 2"),
+        ("a.csv", "Count,first\nmany,a,b", "line 2, column 1 must be a count, got 'many'"),
+        ("a.csv", "count\n" + "1" * 5000 + ",a,b", "line 2, column 1 must be a count, got '1{40}'"),
+        ("a.csv", "a,b\nb,\u200ba", r"line 2, column 2 must be a name that can be told from 'a', got '\\u200ba'"),
+        ("a.csv", "\u00e9,b\nb,e\u0301", r"line 2, column 2 must be a name that can be told from"),
+        ("a.csv", "count\n2,a,b\n1,b,\u200ba", r"line 3, column 3 must be a name that can be told from 'a'"),
         ("a.csv", "a,b\n\ufeffb,a", "line 2, column 1 must be text in UTF-8, got a byte order mark inside"),
         ("a.csv", "a;b\nb;a", "line 1, column 1 must be a name, with commas between names, got 'a;b'"),
         ("a.csv", "# FILE NAME: x\n1: 1,2", "is a PrefLib file: name it .soc, or .soi"),

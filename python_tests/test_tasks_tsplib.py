@@ -99,6 +99,25 @@ def test_batch_is_scored_by_the_table(tmp_path):
             {"DIMENSION": 2, "EDGE_WEIGHT_TYPE": "EXPLICIT", "EDGE_WEIGHT_FORMAT": "FULL_MATRIX"},
             "EDGE_WEIGHT_SECTION", ["0 1 2 0"], "the table must be symmetric",
         ),
+        # What would be left out without a word.
+        (
+            {"TYPE": "CVRP", "DIMENSION": 3, "EDGE_WEIGHT_TYPE": "EUC_2D"}, "NODE_COORD_SECTION", COORDINATES,
+            r"TYPE must be TSP, got 'CVRP'",
+        ),
+        (
+            {"DIMENSION": 3, "EDGE_WEIGHT_TYPE": "EUC_2D"}, "NODE_COORD_SECTION",
+            [*COORDINATES, "FIXED_EDGES_SECTION", "1 2", "-1"],
+            "its sections must be among NODE_COORD_SECTION, .*, got FIXED_EDGES_SECTION",
+        ),
+        (
+            {"DIMENSION": 3, "EDGE_WEIGHT_TYPE": "EUC_2D"}, "NODE_COORD_SECTION",
+            [*COORDINATES[:1], "NODE_COORD_SECTION", *COORDINATES[1:]],
+            "NODE_COORD_SECTION must be there once, line 5 has it again",
+        ),
+        (
+            {"DIMENSION": 2, "EDGE_WEIGHT_TYPE": "EUC_2D", "DIMENSION ": 3}, "NODE_COORD_SECTION", COORDINATES,
+            "DIMENSION must be there once, line 3 has it again",
+        ),
     ],
 )  # fmt: skip
 def test_broken_instances_are_refused(tmp_path, fields, section, lines, message):
@@ -118,6 +137,13 @@ def test_other_errors(tmp_path):
         read_tsplib_tour(write(tmp_path, {"DIMENSION": 4}, "TOUR_SECTION", ["2 3 1 -1"]))
     with pytest.raises(ValueError, match="must hold each of 0 to 2 once"):
         read_tsplib_tour(write(tmp_path, {"DIMENSION": 3}, "TOUR_SECTION", ["2 3 2 -1"]))
+    for word in ("x", "1.0", "1_0", "9" * 30, "-2", "0"):
+        with pytest.raises(ValueError, match=rf"\.tour: TOUR_SECTION must hold numbers of nodes, got '{word}'"):
+            read_tsplib_tour(write(tmp_path, {}, "TOUR_SECTION", ["1 2", word, "-1"]).rename(tmp_path / "a.tour"))
+    with pytest.raises(ValueError, match="TOUR_SECTION must end with -1, got 3 behind it"):
+        read_tsplib_tour(write(tmp_path, {}, "TOUR_SECTION", ["1 2 -1", "3"]))
+    with pytest.raises(ValueError, match="TOUR_SECTION must have at least one node"):
+        read_tsplib_tour(write(tmp_path, {}, "TOUR_SECTION", ["-1"]))
     fields = {"NAME": "table", "DIMENSION": 2, "EDGE_WEIGHT_TYPE": "EXPLICIT", "EDGE_WEIGHT_FORMAT": "UPPER_ROW"}
     with pytest.raises(ValueError, match="table has no coordinates for a model to read"):
         tsplib_batch(read_tsplib(write(tmp_path, fields, "EDGE_WEIGHT_SECTION", ["1"])), torch.tensor([0, 1]))

@@ -48,6 +48,17 @@ def write_file(path: str | Path, data: bytes) -> None:
     _sync_folder(path.parent)
 
 
+@contextlib.contextmanager
+def written_beside(path: Path) -> Iterator[Path]:
+    """A path beside `path`, with its ending, for a file that takes its place when it is whole."""
+    new = path.with_name(f"{temporary_name(path.stem)}{path.suffix}")
+    try:
+        yield new
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
 def save_files(folder: str | Path, files: Mapping[str, bytes]) -> None:
     """Replace files of a folder, which is made if need be, in one step; its manifest then names them.
 

@@ -292,7 +292,7 @@ def _lines(path: Path, file: TextIO, delimiter: str) -> list[list[str]]:
     """The lines that have something in them, each with as many cells as the first."""
     before = csv.field_size_limit(MOST_CELL_CHARACTERS)
     try:
-        reader = csv.reader(file, delimiter=delimiter)
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
         lines = without_blank_lines(path, ((reader.line_num, line) for line in reader))
     finally:
         csv.field_size_limit(before)

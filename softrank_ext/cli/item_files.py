@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softrank_ext.atomic_files import written_beside
 from softrank_ext.sampling import Samples
 from softrank_ext.tables import MISSING_WORDS
 from softrank_ext.text_files import read_text, without_blank_lines
@@ -22,6 +23,7 @@ READ_ENDINGS = (".npz", ".csv", ".tsp")
 WRITE_ENDINGS = (".csv", ".json", ".npz")
 ORDER_ARRAYS = ("order", "ranks", "soft_ranks", "log_prob")  # of an .npz file of orders
 MOST_ARRAY_BYTES = 2**32
+_MOST = torch.finfo(torch.float32).max
 _NAME = re.compile(r"[^\W\d]")
 _LOOK_ALIKE = str.maketrans("OoIl", "0011")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
@@ -64,6 +66,10 @@ def _read_npz(path: Path) -> ItemFile:
         raise ValueError(f"{path} must have an array named items, got {', '.join(_names_in(path)) or 'none'}")
     items, mask = arrays["items"], arrays.get("mask")
     if items.dtype == torch.float64:
+        is_beyond = items.isfinite() & (items.abs() > _MOST)
+        if bool(is_beyond.any()):
+            at = tuple(is_beyond.nonzero()[0].tolist())
+            raise ValueError(f"{path}: items must be numbers that float32 can hold, got {float(items[at]):g} at {at}")
         items = items.float()
     return ItemFile(items, mask, None)
 
@@ -122,6 +128,9 @@ def _read_csv(path: Path) -> ItemFile:
         for column, (value, word) in enumerate(zip(row, line, strict=True), 1):
             if value is None or not math.isfinite(value):
                 raise ValueError(f"{path}, line {number}, column {column} must be a number, got {word!r}")
+            if abs(value) > _MOST:
+                wanted = "a number that float32 can hold"
+                raise ValueError(f"{path}, line {number}, column {column} must be {wanted}, got {word!r}")
         rows.append(row)
     return ItemFile(torch.tensor(rows)[None], None, None)
 
@@ -191,6 +200,11 @@ def write_orders(path: str | Path, samples: Samples, source: ItemFile, first_ins
     """
     path = Path(path)
     check_writable(path)
+    with written_beside(path) as new:
+        _write_orders(new, samples, source, first_instance)
+
+
+def _write_orders(path: Path, samples: Samples, source: ItemFile, first_instance: int) -> None:
     if path.suffix == ".npz":
         arrays = {name: getattr(samples, name).cpu().numpy() for name in ORDER_ARRAYS}
         np.savez(path, **arrays)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from softrank_ext.atomic_files import temporary_name
+from softrank_ext.atomic_files import written_beside
 from softrank_ext.cli.item_files import ORDER_ARRAYS, check_writable, read_arrays
 from softrank_ext.cli.options import AsJson, tell
 
@@ -60,18 +60,35 @@ def _parts_of(output: Path) -> list[Path]:
 
 def merge_parts(output: Path, parts: Sequence[Path]) -> None:
     """Write one file with what the parts hold, one after the other, as one process would have written it."""
-    new = output.with_name(f"{temporary_name(output.stem)}{output.suffix}")
-    try:
+    with written_beside(output) as new:
         {".csv": _merge_csv, ".json": _merge_json, ".npz": _merge_npz}[output.suffix](new, parts)
-        new.replace(output)
-    finally:
-        new.unlink(missing_ok=True)
+
+
+def _check_whole(rows: Sequence[tuple[Path, str, str]]) -> None:
+    """Raise ValueError unless the rows of all parts, (part, instance, sample), count on as those of one file do."""
+    samples = max(sum(instance == "0" for _, instance, _ in rows), 1)
+    last_part = None
+    for row, (part, *found) in enumerate(rows):
+        wanted = list(map(str, divmod(row, samples)))
+        if found != wanted:
+            at = f"begin with {_named(wanted)}" if part != last_part else f"have {_named(wanted)}"
+            got = f"{part} must {at}, got {_named(found)}"
+            raise ValueError(f"{got}: it, or the part before it, has lost rows, or is of another call")
+        last_part = part
+    if len(rows) % samples:
+        raise ValueError(f"{last_part} must have {_named(divmod(len(rows), samples))}: it has lost rows")
+
+
+def _named(numbers: Sequence[object]) -> str:
+    instance, sample = numbers
+    return f"sample {sample} of instance {instance}"
 
 
 def _merge_csv(new: Path, parts: Sequence[Path]) -> None:
     with open(new, "w", newline="") as file:
         writer = csv.writer(file)
         first_header: list[str] | None = None
+        numbers: list[tuple[Path, str, str]] = []
         for part in parts:
             with open(part, newline="") as own:
                 lines = list(csv.reader(own))
@@ -83,11 +100,16 @@ def _merge_csv(new: Path, parts: Sequence[Path]) -> None:
                 writer.writerow(header)
             elif header != first_header:
                 raise ValueError(f"{part} must have the columns of {parts[0]}: they are of different items")
+            if any(len(line) < 2 for line in lines):
+                raise ValueError(f"{part} must have an instance and a sample in every line")
+            numbers += [(part, line[0], line[1]) for line in lines]
             writer.writerows(lines)
+    _check_whole(numbers)
 
 
 def _merge_json(new: Path, parts: Sequence[Path]) -> None:
     rows = []
+    numbers: list[tuple[Path, str, str]] = []
     for part in parts:
         try:
             own = json.loads(part.read_text(), parse_constant=_refuse)
@@ -95,7 +117,11 @@ def _merge_json(new: Path, parts: Sequence[Path]) -> None:
             raise ValueError(f"{part} is not valid JSON: {error}") from error
         if not isinstance(own, list):
             raise ValueError(f"{part} must hold a JSON list, got {type(own).__name__}")
+        if not all(isinstance(row, dict) and {"instance", "sample"} <= row.keys() for row in own):
+            raise ValueError(f"{part} must hold objects with an instance and a sample")
+        numbers += [(part, str(row["instance"]), str(row["sample"])) for row in own]
         rows += own
+    _check_whole(numbers)
     new.write_text(json.dumps(rows, allow_nan=False) + "\n")
 
 

@@ -26,6 +26,13 @@ TASKS = {
 }
 
 
+def check_not_read(output: Path | None, *read: Path | None) -> None:
+    """Raise ValueError if a file to write is one that is read."""
+    for path in read:
+        if output is not None and path is not None and output.exists() and path.exists() and output.samefile(path):
+            raise ValueError(f"{output} is read: write to another file")
+
+
 def option(kind: Any, text: str) -> Any:
     """The type of an option with its help text."""
     return Annotated[kind, tyro.conf.arg(help=text)]

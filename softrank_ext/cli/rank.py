@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from softrank_ext.cli.options import AsJson, ConfigFile, tell
+from softrank_ext.cli.options import AsJson, ConfigFile, check_not_read, tell
 
 if TYPE_CHECKING:
     from softrank_ext.ranking import Quota
@@ -84,6 +84,7 @@ class RankCommand:
         if given or self.features:
             raise ValueError(f"--{(given or ['features'])[0]} is for training: the ranker knows its columns")
         assert self.model is not None
+        check_not_read(self.ranked, self.table)
         ranker = Ranker.load(self.model)
         print(ranker, file=sys.stderr)
         columns = ranker.predict(self.table, rules=None if self.quota is None else _quota_of(self.quota))

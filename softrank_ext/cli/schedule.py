@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from softrank_ext.cli.options import AsJson, tell
+from softrank_ext.cli.options import AsJson, check_not_read, tell
 from softrank_ext.cli.time_bar import time_bar
 
 
@@ -45,6 +45,7 @@ def schedule_command(
     from softrank_ext import tables
     from softrank_ext.schedules import schedule
 
+    check_not_read(output, jobs, before)
     if output is not None and output.suffix not in (".html", ".csv"):
         raise ValueError(f"output must end in .html or .csv, got {output}")
     if output is not None and not output.parent.is_dir():

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from softrank_ext.cli.options import AsJson, tell
+from softrank_ext.cli.options import AsJson, check_not_read, tell
 from softrank_ext.cli.time_bar import time_bar
 
 ENDINGS = (".html", ".csv", ".geojson", ".png", ".svg", ".pdf")
@@ -49,6 +49,7 @@ def tour_command(
     from softrank_ext.tours import plan_tour
 
     for path in output:
+        check_not_read(path, places, pairs)
         if path.suffix not in ENDINGS:
             raise ValueError(f"output must end in {', '.join(ENDINGS)}, got {path}")
         if not path.parent.is_dir():

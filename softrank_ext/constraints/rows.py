@@ -3,14 +3,18 @@
 `constraints` makes a `Row` of what the user wrote: items are checked and places count from the start.
 """
 
+import time
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from softrank_ext import ops
+
+MOST_SECONDS = 2.0  # of looking for the fewest rules that contradict each other
+_MOST_NAMED = 20
 
 
 class Row(NamedTuple):
@@ -176,7 +180,7 @@ def _contradiction(row: Row, allowed: np.ndarray | None, real: tuple[int, ...], 
             + (f" ({len(items)} items for {len(places)})" if len(items) > 1 else "")
         )
     if row.before or row.together:
-        core = _smallest_contradiction(row, real, N)
+        core, is_smallest = _smallest_contradiction(row, real, N)
         said = [f"{a} before {b}" for a, b in core.before]
         said += [f"item {item} pinned to place {place}" for item, place in core.pins.items()]
         banned: dict[int, list[int]] = {}
@@ -184,32 +188,50 @@ def _contradiction(row: Row, allowed: np.ndarray | None, real: tuple[int, ...], 
             banned.setdefault(item, []).append(place)
         said += [f"item {item} forbidden at {_listed(places)}" for item, places in banned.items()]
         said += [f"items {_listed(group)} together" for group in core.together]
-        parts.append(f"what contradicts itself: {', '.join(said)}")
+        rest = f" and {len(said) - _MOST_NAMED} more rules" if len(said) > _MOST_NAMED else ""
+        maybe = "" if is_smallest else ", maybe with less"
+        parts.append(f"what contradicts itself{maybe}: {', '.join(said[:_MOST_NAMED])}{rest}")
     return "; ".join(parts)
 
 
-def _smallest_contradiction(row: Row, real: tuple[int, ...], N: int) -> Row:
-    """A part of contradictory constraints of which no rule can be dropped; an item's forbidden places count as one."""
-    kept = row
+def _smallest_contradiction(row: Row, real: tuple[int, ...], N: int) -> tuple[Row, bool]:
+    """A part of contradictory constraints of which no rule can be dropped; an item's forbidden places count as one.
 
-    def contradicts(fewer: Row) -> bool:
+    Also returns whether it is that: after MOST_SECONDS what is left by then is returned.
+    """
+    end = time.monotonic() + MOST_SECONDS
+    kinds: dict[str, list[Any]] = {
+        "before": row.before,
+        "together": row.together,
+        "pins": list(row.pins.items()),
+        "forbidden": [[pair for pair in row.forbidden if pair[0] == item] for item in dict(row.forbidden)],
+    }
+    rules = [(kind, rule) for kind, own in kinds.items() for rule in own]
+
+    def row_of(kept: list[tuple[str, Any]]) -> Row:
+        before, together, pins, forbidden = ([rule for name, rule in kept if name == kind] for kind in kinds)
+        return Row(before, dict(pins), [pair for pairs in forbidden for pair in pairs], together)
+
+    def contradict(kept: list[tuple[str, Any]]) -> bool:
+        fewer = row_of(kept)
         before = _pair_matrix(fewer, N)
-        allowed = _tightened(fewer, before, real, N)
-        return not _can_begin(before, allowed, _group_numbers(fewer, N), real)
+        try:
+            return not _can_begin(before, _tightened(fewer, before, real, N), _group_numbers(fewer, N), real)
+        except RuntimeError:  # too hard to say: these rules are not shown to contradict
+            return False
 
-    for pair in row.before:
-        fewer = kept._replace(before=[other for other in kept.before if other != pair])
-        kept = fewer if contradicts(fewer) else kept
-    for group in row.together:
-        fewer = kept._replace(together=[other for other in kept.together if other != group])
-        kept = fewer if contradicts(fewer) else kept
-    for pinned in row.pins:
-        fewer = kept._replace(pins={item: place for item, place in kept.pins.items() if item != pinned})
-        kept = fewer if contradicts(fewer) else kept
-    for banned in {item for item, _ in row.forbidden}:
-        fewer = kept._replace(forbidden=[pair for pair in kept.forbidden if pair[0] != banned])
-        kept = fewer if contradicts(fewer) else kept
-    return kept
+    # Many at once first: few of many rules are most often to blame.
+    size = max(len(rules) // 2, 1)
+    while True:
+        for start in range(len(rules) - 1 - (len(rules) - 1) % size, -1, -size):
+            if time.monotonic() > end:
+                return row_of(rules), False
+            fewer = rules[:start] + rules[start + size :]
+            if contradict(fewer):
+                rules = fewer
+        if size == 1:
+            return row_of(rules), True
+        size //= 2
 
 
 def _listed(numbers: Iterable[int]) -> str:

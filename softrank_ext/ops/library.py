@@ -92,13 +92,13 @@ def define(
     DEFAULT_KERNELS[name] = _taking_tensors(_taking_flat(reference, arguments), written)
     LIBRARY.impl(name, DEFAULT_KERNELS[name], "CompositeExplicitAutograd")
     if fake is not None:
-        torch.library.register_fake(f"softrank_ext::{name}", _taking_flat(fake, arguments), lib=LIBRARY)
+        kernel = _on_one_device(_taking_flat(fake, arguments), written)
+        torch.library.register_fake(f"softrank_ext::{name}", kernel, lib=LIBRARY)
 
 
 def _taking_tensors(kernel: Callable[..., Any], written: Sequence[str]) -> Callable[..., Any]:
     """The kernel, which raises TypeError where the dispatcher lets None pass for a tensor."""
-    names = [argument.split("=")[0].split() for part in written for argument in part.split(", ")]
-    wanted = [(at, words[-1]) for at, words in enumerate(names) if words[0].split("(")[0] == "Tensor"]
+    wanted = [(at, name) for at, (kind, name) in enumerate(_kinds_and_names(written)) if kind.split("(")[0] == "Tensor"]
 
     @wraps(kernel)
     def checked(*values: Any) -> Any:
@@ -110,6 +110,33 @@ def _taking_tensors(kernel: Callable[..., Any], written: Sequence[str]) -> Calla
     if hasattr(checked, "__wrapped__"):
         del checked.__wrapped__  # its signature is not that of the op
     return checked
+
+
+def _on_one_device(kernel: Callable[..., Any], written: Sequence[str]) -> Callable[..., Any]:
+    """A fake kernel, which is also called where some tensors are on the meta device: those must be all of them, or it
+    would return numbers that nothing was written to."""
+    names = [name for _, name in _kinds_and_names(written)]
+
+    @wraps(kernel)
+    def checked(*values: Any) -> Any:
+        first: tuple[str, torch.device] | None = None
+        for name, value in zip(names, values, strict=False):
+            for tensor in value if isinstance(value, list | tuple) else [value]:
+                if not isinstance(tensor, Tensor):
+                    continue
+                first = first or (name, tensor.device)
+                if tensor.device != first[1]:
+                    raise RuntimeError(f"{name} must be on the device of {first[0]}, {first[1]}, got {tensor.device}")
+        return kernel(*values)
+
+    del checked.__wrapped__  # its signature is not that of the op
+    return checked
+
+
+def _kinds_and_names(written: Sequence[str]) -> list[tuple[str, str]]:
+    """The arguments of a schema, each with its type."""
+    arguments = [argument.split("=")[0].split() for part in written for argument in part.split(", ")]
+    return [(words[0], words[-1]) for words in arguments if words]
 
 
 def _taking_flat(kernel: Callable[..., Any], arguments: Sequence[Argument]) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 Reads PrefLib's strict orders, complete (.soc) and incomplete (.soi), in the present and in the older layout, and CSV:
 a ballot a row, names from first to last place, fewer or empty cells where a ballot is partial; if the first cell of the
-file is `count`, that row is a header and the first column says how many voters cast the ballot.
+file is `count` (in any letters), that row is a header and the first column says how many voters cast the ballot.
 
 Random, by (seed, step): which voter's ballot comes next in a pass over the voters, and the order of the items that a
 partial ballot does not name. Which voters are held out for testing depends on the file and on test_share alone.
@@ -10,6 +10,8 @@ partial ballot does not name. Which voters are held out for testing depends on t
 
 import csv
 import io
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +32,8 @@ ENDINGS = (".soc", ".soi", ".csv")
 # What a file may ask for: a number per voter, and one per ballot and item, are kept.
 MOST_VOTERS = 10**8
 MOST_CELLS = 10**8
+_TOTALS = ("NUMBER VOTERS", "NUMBER UNIQUE ORDERS")
+_COUNT = re.compile("[0-9]{1,18}")
 
 
 class _Ballot(NamedTuple):
@@ -155,21 +159,30 @@ def read_ballots(path: str | Path) -> Ballots:
 def _parse_preflib(path: Path, text: str) -> tuple[list[str], list[_Ballot]]:
     """Names and ballots of either layout."""
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    totals: dict[str, tuple[int, int]] = {}  # what the file promises, and the place of what it is compared with
     try:
         if lines and lines[0][1].startswith("#"):
-            header = [line[1:].strip() for _, line in lines if line.startswith("#")]
-            named = [line.split(":", 1) for line in header if line.startswith("ALTERNATIVE NAME")]
-            names = [name.strip() for _, name in sorted(named, key=lambda pair: int(pair[0].split()[-1]))]
-            promised = [int(line.split(":", 1)[1]) for line in header if line.startswith("NUMBER ALTERNATIVES:")]
-            if promised and promised[0] != len(names):
-                raise ValueError(f"NUMBER ALTERNATIVES must be that of the names, {len(names)}, got {promised[0]}")
+            fields = [line[1:].strip().split(":", 1) for _, line in lines if line.startswith("#")]
+            names = _by_number(
+                [(key.split()[-1], *name) for key, *name in fields if key.startswith("ALTERNATIVE NAME")]
+            )
+            promised = {key: int(value[0]) for key, *value in fields if key.startswith("NUMBER ") and value}
+            if promised.get("NUMBER ALTERNATIVES", len(names)) != len(names):
+                got = promised["NUMBER ALTERNATIVES"]
+                raise ValueError(f"NUMBER ALTERNATIVES must be that of the names, {len(names)}, got {got}")
             rows, sign = [(number, line) for number, line in lines if not line.startswith("#")], ":"
+            totals = {key: (promised[key], i) for i, key in enumerate(_TOTALS) if key in promised}
         else:
             # Older layout: the number of items, `number,name` of each, a line of totals, `count,first,second,...`.
             size = int(lines[0][1])
-            names = [line.split(",", 1)[1].strip() for _, line in lines[1 : size + 1]]
-            if len(names) != size or len(lines) < size + 2:
+            if size < 1 or len(lines) < size + 2:
                 raise ValueError(f"the first line promises {size} items, the file has {len(lines)} lines")
+            names = _by_number([tuple(line.split(",", 1)) for _, line in lines[1 : size + 1]])
+            number, line = lines[size + 1]
+            sums = line.split(",")
+            if len(sums) != 3:
+                raise ValueError(f"line {number} must be the totals, three numbers, got {line!r}")
+            totals = {key: (int(word), i) for i, (key, word) in enumerate(zip(_TOTALS, sums[1:], strict=True))}
             rows, sign = lines[size + 2 :], ","
     except (ValueError, IndexError) as error:
         raise ValueError(f"{path} is not a PrefLib file of strict orders: {error}") from error
@@ -184,7 +197,21 @@ def _parse_preflib(path: Path, text: str) -> tuple[list[str], list[_Ballot]]:
             ballots.append(_Ballot(number, int(count), [int(word) - 1 for word in listed.split(",")]))
         except ValueError as error:
             raise ValueError(f"{path}, line {number} must be a count and item numbers, got {line!r}") from error
-    return names, _checked(path, len(names), ballots)
+    _checked(path, len(names), ballots)
+    found = sum(ballot.voters for ballot in ballots), len(ballots)
+    for key, (wanted, at) in totals.items():
+        if wanted != found[at]:
+            raise ValueError(f"{path} is not whole: its {key} is {wanted}, the ballots have {found[at]}")
+    return names, ballots
+
+
+def _by_number(named: list[tuple[str, ...]]) -> list[str]:
+    """Names (number, name) in the order of their numbers, which must be 1, 2, ..."""
+    numbers = [int(number) for number, *_ in named]
+    if sorted(numbers) != list(range(1, len(named) + 1)):
+        got = ", ".join(map(str, sorted(numbers)))
+        raise ValueError(f"names must be numbered 1 to {len(named)}, each once, got {got}")
+    return [name.strip() for _, name in sorted(zip(numbers, (pair[1] for pair in named), strict=True))]
 
 
 def _parse_csv(path: Path, text: str) -> tuple[list[str], list[_Ballot]]:
@@ -195,14 +222,15 @@ def _parse_csv(path: Path, text: str) -> tuple[list[str], list[_Ballot]]:
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
         raise ValueError(f"{path} is not a CSV file: {error}") from error
-    has_counts = bool(rows) and rows[0][1][:1] == ["count"]
+    has_counts = bool(rows) and rows[0][1][0:1] != [] and rows[0][1][0].lower() == "count"
     numbers: dict[str, int] = {}
+    looks: dict[str, str] = {}
     ballots = []
     for line, row in rows[1:] if has_counts else rows:
         if not any(row):
             continue
-        if has_counts and not (row[0].isascii() and row[0].isdigit()):
-            raise ValueError(f"{path}, line {line}, column 1 must be a count, got {row[0]!r}")
+        if has_counts and not _COUNT.fullmatch(row[0]):
+            raise ValueError(f"{path}, line {line}, column 1 must be a count, got {row[0][:40]!r}")
         cells = row[1:] if has_counts else row
         ballot = [name for name in cells if name]
         if len(cells) == 1 and (";" in cells[0] or "\t" in cells[0]):
@@ -212,11 +240,22 @@ def _parse_csv(path: Path, text: str) -> tuple[list[str], list[_Ballot]]:
         if "" in cells[: len(ballot)]:
             column = cells.index("") + 1 + has_counts
             raise ValueError(f"{path}, line {line}, column {column}: empty cells may stand at the end of a ballot only")
+        for column, name in enumerate(ballot, 1 + has_counts):
+            other = looks.setdefault(_look_of(name), name)
+            if other != name:
+                raise ValueError(
+                    f"{path}, line {line}, column {column} must be a name that can be told from {other!r}, got {name!a}"
+                )
         items = [numbers.setdefault(name, len(numbers)) for name in ballot]
         if not items:
             raise ValueError(f"{path}, line {line} must name at least one item, got a count alone")
         ballots.append(_Ballot(line, int(row[0]) if has_counts else 1, items))
     return list(numbers), _checked(path, len(numbers), ballots)
+
+
+def _look_of(name: str) -> str:
+    """The name without what is not seen: characters of no width, and the two ways to write an accent."""
+    return "".join(c for c in unicodedata.normalize("NFC", name) if unicodedata.category(c) != "Cf")
 
 
 def _checked(path: Path, size: int, ballots: list[_Ballot]) -> list[_Ballot]:

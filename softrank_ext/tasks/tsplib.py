@@ -5,6 +5,7 @@ An optimum under these rules need not be one under plain Euclidean lengths.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,9 @@ MOST_NODES = 10_000  # distances are a table
 MOST_COORDINATE = 1e12
 # Python's float and int also take 1_000, "nan" and digits of other scripts.
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf)", re.ASCII | re.IGNORECASE)
+_NODE = re.compile(r"[1-9]\d{0,8}", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d{1,40}", re.ASCII)
+INSTANCE_SECTIONS = ("NODE_COORD_SECTION", "DISPLAY_DATA_SECTION", "EDGE_WEIGHT_SECTION")
 EDGE_WEIGHT_FORMATS = ("FULL_MATRIX", "UPPER_ROW", "LOWER_ROW", "UPPER_DIAG_ROW", "LOWER_DIAG_ROW")
 
 
@@ -39,6 +42,8 @@ class TSPLIBInstance:
 def read_tsplib(path: str | Path) -> TSPLIBInstance:
     """Read a .tsp file (symmetric, of one of EDGE_WEIGHT_TYPES)."""
     fields, sections = _parse(path)
+    if fields.get("TYPE", "TSP").split()[:1] != ["TSP"]:
+        raise ValueError(f"{path}: TYPE must be TSP, got {fields['TYPE']!r}")
     kind = fields.get("EDGE_WEIGHT_TYPE", "")
     if kind not in EDGE_WEIGHT_TYPES:
         raise ValueError(f"{path}: EDGE_WEIGHT_TYPE must be one of {', '.join(EDGE_WEIGHT_TYPES)}, got {kind!r}")
@@ -53,6 +58,7 @@ def read_tsplib(path: str | Path) -> TSPLIBInstance:
         raise ValueError(f"{path}: NODE_COORD_SECTION is missing")
     else:
         distances = {"EUC_2D": _euclidean, "ATT": _pseudo_euclidean, "GEO": _geographical}[kind](points)
+    _check_sections(path, sections, INSTANCE_SECTIONS)
     return TSPLIBInstance(
         fields.get("NAME", Path(path).stem),
         kind,
@@ -66,8 +72,17 @@ def read_tsplib_tour(path: str | Path) -> Tensor:
     fields, sections = _parse(path)
     if "TOUR_SECTION" not in sections:
         raise ValueError(f"{path}: TOUR_SECTION is missing")
-    nodes = [int(word) for word in sections["TOUR_SECTION"]]
-    order = torch.tensor(nodes[: nodes.index(-1)] if -1 in nodes else nodes) - 1
+    _check_sections(path, sections, ("TOUR_SECTION",))
+    words = sections["TOUR_SECTION"]
+    end = words.index("-1") if "-1" in words else len(words)
+    if words[end + 1 :]:
+        raise ValueError(f"{path}: TOUR_SECTION must end with -1, got {words[end + 1][:40]} behind it")
+    wrong = next((word for word in words[:end] if not _NODE.fullmatch(word)), None)
+    if wrong is not None:
+        raise ValueError(f"{path}: TOUR_SECTION must hold numbers of nodes, got {wrong[:40]!r}")
+    if end == 0:
+        raise ValueError(f"{path}: TOUR_SECTION must have at least one node")
+    order = torch.tensor([int(word) for word in words[:end]]) - 1
     if "DIMENSION" in fields and len(order) != _dimension(path, fields):
         raise ValueError(f"{path}: DIMENSION is {fields['DIMENSION']}, got {len(order)} nodes")
     check_order(order, f"tour of {path}")
@@ -93,27 +108,36 @@ def tsplib_batch(instance: TSPLIBInstance, best_order: Tensor) -> Batch:
 
 
 def _parse(path: str | Path) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Fields `KEY : value` and sections of blank-separated words."""
+    """Fields `KEY : value` and sections of blank-separated words, each once."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing")
     fields: dict[str, str] = {}
     sections: dict[str, list[str]] = {}
     words: list[str] | None = None
-    for line in read_text(path).splitlines():
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         stripped = line.strip()
         if stripped == "EOF":
             break
-        if stripped.endswith("_SECTION"):
-            words = sections.setdefault(stripped, [])
-        elif ":" in stripped:
-            key, value = stripped.split(":", 1)
-            fields[key.strip()] = value.strip()
+        key, sign, value = map(str.strip, stripped.partition(":"))
+        if key in sections or (sign and key in fields and key != "COMMENT"):
+            raise ValueError(f"{path}: {key} must be there once, line {number} has it again")
+        if key.endswith("_SECTION"):
+            words = sections[key] = []
+        elif sign:
+            fields[key] = value
         elif words is not None:
             words.extend(stripped.split())
         elif stripped:
             raise ValueError(f"{path} is not a TSPLIB file: a line before the first section is {stripped!r}")
     return fields, sections
+
+
+def _check_sections(path: str | Path, sections: dict[str, list[str]], known: Sequence[str]) -> None:
+    """Raise ValueError for a section that would be left out, as of edges that a tour must have."""
+    for name in sections:
+        if name not in known:
+            raise ValueError(f"{path}: its sections must be among {', '.join(known)}, got {name}")
 
 
 def _dimension(path: str | Path, fields: dict[str, str]) -> int:
