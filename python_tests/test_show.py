@@ -3,13 +3,15 @@
 import dataclasses
 import json
 import re
+import sys
 
 import pytest
 import torch
 from testing import needs_browser, run_in
 
-from softrank_ext import Bridge, Drawing, Search, answers, improve, noise, ops, show
+from softrank_ext import Bridge, Drawing, Search, answers, improve, noise, ops, plan_tour, schedule, show
 from softrank_ext.metrics import tour_length
+from softrank_ext.ranking.report import Curve, RankingReport
 from softrank_ext.sampling.trajectory import Frames, Trajectory, TrajectoryPoint
 from softrank_ext.show import walk as walks
 
@@ -319,3 +321,18 @@ class TestImprovementPage:
         recorded, points = found
         with pytest.raises(ValueError, match=r"points must be \(N, 2\), got \(2, 7, 2\)"):
             show.improvement_page(recorded, points, title="")
+
+
+def test_without_matplotlib_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    report = RankingReport({}, {}, *[Curve([], [], [], 0.0)] * 3, 0.0, 0, 0, "")
+    drawn = (
+        lambda: plan_tour([(0, 0), (1, 1)], metric="plane", rounds=1, model=None).plot(),
+        lambda: schedule([[1, 2], [2, 1]], seconds=0.1, model=None).plot(),
+        report.plot,
+        lambda: show.plot_walk(make_walk([0.0, 1.0], [[0.0, 1.0], [1.0, 0.0]])),
+    )
+    for draw in drawn:
+        with pytest.raises(ImportError, match=r'pictures need matplotlib: pip install "softrank_ext\[plots\]"'):
+            draw()

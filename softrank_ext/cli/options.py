@@ -70,6 +70,17 @@ def tell(as_json: bool, record: Mapping[str, Any], text: str) -> None:
     print(json.dumps(record, default=str) if as_json else text)
 
 
+def check_outputs(paths: Sequence[Path | None], read: Sequence[Path | None]) -> None:
+    """Raise FileNotFoundError or ValueError if a file to write has no folder or is one that is read."""
+    for path in paths:
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"{path.parent} is not a folder: make it first")
+        if any(one is not None and path.resolve() == one.resolve() for one in read):
+            raise ValueError(f"{path} is read here: write to another file")
+
+
 def decode_of(name: str, draw: Draw, beam: Beam) -> Decode:
     """How picks are made, by the name of `--decode`."""
     ways: dict[str, Decode] = {"sample": draw, "greedy": Greedy(), "beam": beam}

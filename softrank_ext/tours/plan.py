@@ -139,6 +139,7 @@ def _constraints_of(
         rules_of(constraints, 1, N)
     except ValueError as error:
         message = str(error).replace("together must be disjoint groups", "groups must be disjoint")
+        message = message.replace("constraints must name places", "forbidden must name places")
         raise ValueError(_in_names(message, places)) from error
     return constraints
 
