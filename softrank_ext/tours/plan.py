@@ -194,7 +194,7 @@ def _drawn(
     elif not problem.cost.closed:
         why = "it knows closed tours"
     elif left is not None and left < LEAST_SECONDS:
-        why = f"{LEAST_SECONDS} seconds are the least for it"
+        why = f"less than {LEAST_SECONDS} seconds are left for it"
     else:
         flat = in_unit_square(on_a_map(points) if problem.places.metric == "latlon" else points)
         why = _why_not_for(data, flat)
