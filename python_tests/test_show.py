@@ -329,7 +329,8 @@ class TestImprovementPage:
 def test_without_matplotlib_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    report = RankingReport({}, {}, *[Curve([], [], [], 0.0)] * 3, 0.0, 0, 0, "")
+    curve = Curve([], [], [], 0.0)
+    report = RankingReport({}, {}, curve, curve, curve, 0.0, 0, 0, "")
     drawn = (
         lambda: plan_tour([(0, 0), (1, 1)], metric="plane", rounds=1, model=None).plot(),
         lambda: schedule([[1, 2], [2, 1]], seconds=0.1, model=None).plot(),
