@@ -296,3 +296,8 @@ def test_names_in_the_plot_stay_in_their_bars():
 
 def test_one_job_is_told_in_the_singular():
     assert repr(schedule([[1.0, 2.0]], seconds=0.1)).startswith("Schedule(1 job on 2 machines, makespan 3")
+
+
+def test_other_columns_beside_due_dates_are_let_be():
+    table = {"job": ["a", "b"], "time": [1, 2], "due": [2, 2], "height": [7, 8], "wait": [0, 0]}
+    assert schedule(table, "weighted_tardiness", seconds=FAST).weight.tolist() == [1, 1]

@@ -310,7 +310,7 @@ def _names_of(columns: Columns, name: str | None) -> tuple[tuple[str, ...], str 
 def _check_no_weights(columns: Columns, used: Sequence[str | None]) -> None:
     """Raise ValueError if a column that is not read is called nearly like the weights'."""
     unread = {key.lower(): key for key in columns if key not in used}
-    for near in difflib.get_close_matches("weight", unread, 1, cutoff=0.8):
+    for near in difflib.get_close_matches("weight", unread, 1, cutoff=0.9):
         key = unread[near]
         raise ValueError(f"the column {key!r} would not be read: give weight={key!r}, or leave it out")
 
