@@ -138,5 +138,5 @@ def test_a_file_that_is_read_is_not_written_over(tmp_path, monkeypatch, capsys, 
     Path("places.csv").write_text("x,y\n0,1\n1,0\n1,1\n")
     Path("link.csv").symlink_to("places.csv")
     assert main(list(words)) == 2
-    assert re.search(r"(places|link)\.csv is read: write to another file", capsys.readouterr().err)
+    assert re.search(r"(places|link)\.csv is read here: write to another file", capsys.readouterr().err)
     assert Path("places.csv").read_text().startswith("x,y\n0,1")

@@ -88,3 +88,27 @@ def test_bad_quota(tmp_path, capsys):
     assert main(["rank", str(train), "--label", "grade", "--features", "x", "--output", str(model)]) == 0
     assert main(["rank", str(train), "--model", str(model), "--quota", "seller"]) == 2
     assert "--quota must be written like seller:1:3, got 'seller'" in capsys.readouterr().err
+
+
+def test_where_to_write_is_checked_before_the_work(tmp_path, capsys, monkeypatch):
+    train, model = written(tmp_path / "train.csv"), tmp_path / "model"
+    words = ["rank", str(train), "--group", "query", "--label", "grade", "--features", "x"]
+    assert main([*words, "--output", str(model)]) == 0
+    monkeypatch.setattr("softrank_ext.ranking.Ranker.fit", None)  # not asked
+    monkeypatch.setattr("softrank_ext.ranking.Ranker.predict", None)
+    before = train.read_text()
+
+    def error_of(*words):
+        capsys.readouterr()
+        assert main([*map(str, words)]) == 2
+        return capsys.readouterr().err
+
+    assert f"{train} is a file: a ranker is saved in a folder" in error_of(*words, "--output", train)
+    assert f"{tmp_path / 'no'} is not a folder: make it first" in error_of(
+        "rank", train, "--model", model, "--ranked", tmp_path / "no" / "r.csv"
+    )
+    assert "train.csv is read here: write to another file" in error_of(
+        "rank", train, "--model", model, "--ranked", train
+    )
+    assert "train.csv is read here" in error_of(*words, "--output", tmp_path / "other", "--report", train)
+    assert train.read_text() == before

@@ -56,7 +56,8 @@ def test_errors(jobs, tmp_path, capsys):
 
     assert "missing; a table is read from a file" in error_of(tmp_path / "none.csv")
     assert "output must end in .html or .csv, got plan.txt" in error_of(jobs, "--output", "plan.txt")
-    assert "the folder of " in error_of(jobs, "--output", tmp_path / "no" / "plan.html")
+    assert "no is not a folder: make it first" in error_of(jobs, "--output", tmp_path / "no" / "plan.html")
+    assert "jobs.csv is read here: write to another file" in error_of(jobs, "--output", jobs)
     jobs.write_text("job,saw\nchair,soon\n")
     assert "column 'saw' has text in row 0: 'soon'" in error_of(jobs)
     jobs.write_text("job,saw\n")
@@ -67,3 +68,7 @@ def test_errors(jobs, tmp_path, capsys):
     pairs.write_text("a\n1\n")
     jobs.write_text(JOBS)
     assert "must have two columns" in error_of(jobs, "--before", pairs)
+    pairs.write_text("a,b\nchair,\n")
+    assert "before must name two jobs, an empty cell is in row 0; rows count from 0" in error_of(
+        jobs, "--before", pairs
+    )

@@ -50,6 +50,7 @@ def test_pictures(stops):
         (["--output", "nowhere/tour.csv"], "nowhere is not a folder: make it first"),
         (["--metric", "plane"], "must have a column 'x' or 'easting'"),
         (["--pairs", "nothing.csv"], "nothing.csv is missing"),
+        (["--end", "Mill"], "--end needs --open: a closed tour ends where it starts"),
     ),
 )
 def test_errors(stops, capsys, words, message):
@@ -61,3 +62,13 @@ def test_a_metric_that_cannot_be_told_must_be_given(tmp_path, capsys):
     (tmp_path / "stops.csv").write_text("a,b\n0,1\n1,0\n")
     assert main(["tour", str(tmp_path / "stops.csv")]) == 2
     assert "--metric must be given: " in capsys.readouterr().err
+
+
+def test_what_is_read_is_not_written_over(stops, capsys, monkeypatch):
+    monkeypatch.chdir(stops)
+    before = [(stops / name).read_bytes() for name in ("stops.csv", "pairs.csv")]
+    for name in ("stops.csv", str(stops / "pairs.csv")):
+        words = ["--pairs", "pairs.csv", "--seconds", "0.1", "--output", name]
+        assert main(["tour", str(stops / "stops.csv"), *words]) == 2
+        assert f"{name} is read here: write to another file" in capsys.readouterr().err
+    assert [(stops / name).read_bytes() for name in ("stops.csv", "pairs.csv")] == before

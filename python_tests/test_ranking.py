@@ -760,3 +760,17 @@ def test_progress_bar(capsys, monkeypatch):
     assert all(np.array_equal(quiet[name], shown[name]) for name in ("place", "low", "high", "score"))
     rows = len(hotels(5)["query"])
     assert re.search(rf"100%.* {rows}(\.0)?/{rows}", capsys.readouterr().err)
+
+
+def test_a_file_is_no_place_to_save_in(ranker, tmp_path):
+    (tmp_path / "model").write_text("mine")
+    for folder in (tmp_path / "model", tmp_path / "model" / "inner"):
+        with pytest.raises(ValueError, match=f"{tmp_path / 'model'} is a file: a ranker is saved in a folder"):
+            ranker.save(folder)
+    assert (tmp_path / "model").read_text() == "mine"
+
+
+def test_pairs_are_told_as_pairs():
+    table = {"x": np.arange(6.0), "y": [0, 1, 0, 1, 1, 0], "q": [1, 1, 1, 2, 2, 2]}
+    found = Ranker(["x", "y"], "q", members=1, width=8, epochs=1).fit(table, pairs=[(1, 0), (2, 1), (5, 3), (2, 0)])
+    assert "trained on 4 groups of 2 rows" in repr(found)

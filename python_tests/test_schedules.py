@@ -178,6 +178,15 @@ ERRORS = {
     "no column": ({"saw": [1, 2]}, {"machines": ["sew"]}, "the table has no column 'sew', .* did you mean 'saw'"),
     "no due": ({"time": [1]}, {"cost": "weighted_tardiness"}, "the table has no column 'due'"),
     "no weight": ({"time": [1], "due": [1]}, {"cost": "weighted_tardiness", "weight": "w"}, "no column 'w'"),
+    "weight by another name": ({"time": [1, 2], "due": [1, 2], "Weight": [1, 5]}, {"cost": "weighted_tardiness"},
+                               "the column 'Weight' would not be read: give weight='Weight', or leave it out"),
+    "weights": ({"time": [1, 2], "due": [1, 2], "weights": [1, 5]}, {"cost": "weighted_tardiness"},
+                "give weight='weights'"),
+    "machine twice": (TIMES, {"machines": ["machine 1", "machine 1"]},
+                      "machines must be different columns, 'machine 1' is"),
+    "no pairs": (TIMES, {"before": None}, r"before must be pairs of jobs, \(first, later\), got None"),
+    "near job": ({"job": ["chair", "table"], "saw": [1, 2]}, {"before": [("Chair", "table")]},
+                 "got 'Chair'; did you mean 'chair'"),
     "due is text": ({"time": [1], "due": ["May"]}, {"cost": "weighted_tardiness"}, "column 'due' has text in row 0"),
     "unknown job": (TIMES, {"before": [(1, 99)]}, "before must name jobs of the table, got '99'"),
     "circle": (TIMES, {"before": [(1, 2), (2, 3), (3, 1)]}, "before contradicts itself: '1' before '2' before '3'"),
@@ -292,3 +301,8 @@ def test_names_in_the_plot_stay_in_their_bars():
 
 def test_one_job_is_told_in_the_singular():
     assert repr(schedule([[1.0, 2.0]], seconds=0.1)).startswith("Schedule(1 job on 2 machines, makespan 3")
+
+
+def test_other_columns_beside_due_dates_are_let_be():
+    table = {"job": ["a", "b"], "time": [1, 2], "due": [2, 2], "height": [7, 8], "wait": [0, 0]}
+    assert schedule(table, "weighted_tardiness", seconds=FAST).weight.tolist() == [1, 1]

@@ -3,13 +3,15 @@
 import dataclasses
 import json
 import re
+import sys
 
 import pytest
 import torch
 from testing import needs_browser, run_in
 
-from softrank_ext import Bridge, Drawing, Search, answers, improve, noise, ops, show
+from softrank_ext import Bridge, Drawing, Search, answers, improve, noise, ops, plan_tour, schedule, show
 from softrank_ext.metrics import tour_length
+from softrank_ext.ranking.report import Curve, RankingReport
 from softrank_ext.sampling.trajectory import Frames, Trajectory, TrajectoryPoint
 from softrank_ext.show import walk as walks
 
@@ -278,7 +280,10 @@ class TestImprovementPage:
         page = show.improvement_page(falling, points[1], row=1, title="A tour")
         assert "2 of 6 rounds found a shorter tour: from 3.0000 to 2.2500, 25.00 % less." in page
         page = show.improvement_page(falling, points[0], title="A tour")
-        assert "The shortest of the initial draws is already the answer: none of the 6 rounds is shorter." in page
+        already = "The shortest of the initial draws is already the answer: none of the 6 rounds is shorter."
+        assert already in page
+        rounded = dataclasses.replace(recorded, history=torch.tensor([[3.0] * 6 + [3.0 - 2.4e-7]] * 2))
+        assert already in show.improvement_page(rounded, points[0], title="A tour")
 
     @needs_browser
     def test_a_flat_length_has_a_scale(self, found, tmp_path):
@@ -319,3 +324,19 @@ class TestImprovementPage:
         recorded, points = found
         with pytest.raises(ValueError, match=r"points must be \(N, 2\), got \(2, 7, 2\)"):
             show.improvement_page(recorded, points, title="")
+
+
+def test_without_matplotlib_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    curve = Curve([], [], [], 0.0)
+    report = RankingReport({}, {}, curve, curve, curve, 0.0, 0, 0, "")
+    drawn = (
+        lambda: plan_tour([(0, 0), (1, 1)], metric="plane", rounds=1, model=None).plot(),
+        lambda: schedule([[1, 2], [2, 1]], seconds=0.1, model=None).plot(),
+        report.plot,
+        lambda: show.plot_walk(make_walk([0.0, 1.0], [[0.0, 1.0], [1.0, 0.0]])),
+    )
+    for draw in drawn:
+        with pytest.raises(ImportError, match=r'pictures need matplotlib: pip install "softrank_ext\[plots\]"'):
+            draw()

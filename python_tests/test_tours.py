@@ -240,7 +240,9 @@ class TestBadInput:
             (points(3), {"pairs": [(1, 0)], "start": 0}, "no order keeps the constraints"),
             (points(3), {"groups": [(0, 1), (1, 2)]}, "groups must be disjoint, item 1 is in two"),
             (points(2), {"forbidden": [(0, 0), (1, 0)]}, "no order keeps the constraints"),
-            (points(3), {"forbidden": [(0, 5)]}, "constraints must name places from -3 to 2, got 5"),
+            (points(3), {"forbidden": [(0, 5)]}, "forbidden must name places from -3 to 2, got 5"),
+            ({"x": [0, 1], "y": [0, 1], "name": ["depot", "b"]}, {"start": "dept"},
+             "'dept' is no place; did you mean 'depot'"),
             (points(3), {"k": 0}, "k must be an integer from 1 to 100, got 0"),
             (points(3), {"seconds": 0}, "seconds must be positive and finite, got 0"),
             (points(3), {"closed": "yes"}, "closed must be True or False, got 'yes'"),
@@ -426,3 +428,19 @@ def test_errors_use_the_words_of_the_call():
     table[2, 3] = np.nan
     with pytest.raises(ValueError, match="distances must be finite, got nan from row 2 to 3"):
         plan_tour(table, metric="matrix", **ROUNDS)
+
+
+def test_tiny_distances_are_not_zero():
+    """A square of 1e-300 whose corners are given crosswise: squares of such numbers are 0."""
+    corners = [(0, 0), (1e-300, 1e-300), (0, 1e-300), (1e-300, 0)]
+    assert plan_tour(corners, metric="plane", **ROUNDS).length == pytest.approx(4e-300, rel=1e-12, abs=0)
+
+
+def test_rows_of_a_frame_of_distances_must_be_named_like_its_columns():
+    pandas = pytest.importorskip("pandas")
+    table = [[0, 1, 9], [9, 0, 1], [1, 9, 0]]
+    named = pandas.DataFrame(table, columns=["a", "b", "c"], index=["a", "b", "c"])
+    for right in (named, named.reset_index(drop=True)):
+        assert plan_tour(right, metric="matrix", start="a", **ROUNDS).stops == ["a", "b", "c"]
+    with pytest.raises(ValueError, match=r"must have the same names in one order, got \['c', 'a', 'b'\]"):
+        plan_tour(named.loc[["c", "a", "b"]], metric="matrix", **ROUNDS)

@@ -4,8 +4,9 @@ Machines take the jobs in one order (a permutation flow shop), or there is one m
 job`, jobs being the rows of the table, counted from 0.
 """
 
+import difflib
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -252,7 +253,11 @@ def _given_of(
             raise ValueError("machines must be None for weighted tardiness, which has one machine")
         time, weight, due = due_columns
         rows = len(names)
-        weights = _times_in(columns, weight) if weight in columns or weight != "weight" else np.ones(rows)
+        if weight == "weight" and weight not in columns:
+            _check_no_weights(columns, (name_column, time, due))
+            weights = np.ones(rows)
+        else:
+            weights = _times_in(columns, weight)
         items = np.stack((_times_in(columns, time), weights, numbers_in(columns, due)), 1)
         return _Given(items, items[:, :1].copy(), WeightedTardiness(), cost, names, ("machine",))
     numbers = [key for key in columns if key != name_column and is_number_column(columns[key])]
@@ -266,6 +271,9 @@ def _given_of(
         if isinstance(machines, str):
             raise TypeError(f"machines must be a list of columns, got the text {machines!r}")
         chosen = list(machines)
+        for key in chosen:
+            if chosen.count(key) > 1:
+                raise ValueError(f"machines must be different columns, {key!r} is there {chosen.count(key)} times")
     if not chosen:
         raise ValueError(
             f"jobs must have a column of times for each machine, got columns {', '.join(map(repr, columns))}"
@@ -299,6 +307,14 @@ def _names_of(columns: Columns, name: str | None) -> tuple[tuple[str, ...], str 
     return tuple(texts), name
 
 
+def _check_no_weights(columns: Columns, used: Sequence[str | None]) -> None:
+    """Raise ValueError if a column that is not read is called nearly like the weights'."""
+    unread = {key.lower(): key for key in columns if key not in used}
+    for near in difflib.get_close_matches("weight", unread, 1, cutoff=0.9):
+        key = unread[near]
+        raise ValueError(f"the column {key!r} would not be read: give weight={key!r}, or leave it out")
+
+
 def _times_in(columns: Columns, name: str) -> np.ndarray:
     times = numbers_in(columns, name)
     if (times < 0).any():
@@ -311,14 +327,18 @@ def _times_in(columns: Columns, name: str) -> np.ndarray:
 
 def _constraints_of(before: Sequence[tuple[Any, Any]], names: tuple[str, ...]) -> Constraints | None:
     """Pairs of names as constraints on jobs; raises ValueError, with the names, if they contradict each other."""
-    if isinstance(before, str) or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in before):
+    is_listed = isinstance(before, Iterable) and not isinstance(before, str)
+    if not is_listed or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in before):
         raise TypeError(f"before must be pairs of jobs, (first, later), got {before!r}")
     number = {text: row for row, text in enumerate(names)}
+    by_letters = {text.lower(): text for text in names}
     pairs = []
     for pair in before:
         for job in map(str, pair):
             if job not in number:
-                raise ValueError(f"before must name jobs of the table, got {job!r}")
+                near = difflib.get_close_matches(job.lower(), by_letters, 1)
+                hint = f"; did you mean {by_letters[near[0]]!r}?" if near else ""
+                raise ValueError(f"before must name jobs of the table, got {job!r}{hint}")
         pairs.append((number[str(pair[0])], number[str(pair[1])]))
     if not pairs:
         return None

@@ -26,13 +26,6 @@ TASKS = {
 }
 
 
-def check_not_read(output: Path | None, *read: Path | None) -> None:
-    """Raise ValueError if a file to write is one that is read."""
-    for path in read:
-        if output is not None and path is not None and output.exists() and path.exists() and output.samefile(path):
-            raise ValueError(f"{output} is read: write to another file")
-
-
 def option(kind: Any, text: str) -> Any:
     """The type of an option with its help text."""
     return Annotated[kind, tyro.conf.arg(help=text)]
@@ -75,6 +68,17 @@ class ProcessOptions:
 def tell(as_json: bool, record: Mapping[str, Any], text: str) -> None:
     """Print what a command has found: the record as one line of JSON, or the text."""
     print(json.dumps(record, default=str) if as_json else text)
+
+
+def check_outputs(paths: Sequence[Path | None], read: Sequence[Path | None]) -> None:
+    """Raise FileNotFoundError or ValueError if a file to write has no folder or is one that is read."""
+    for path in paths:
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"{path.parent} is not a folder: make it first")
+        if any(one is not None and path.exists() and one.exists() and path.samefile(one) for one in read):
+            raise ValueError(f"{path} is read here: write to another file")
 
 
 def decode_of(name: str, draw: Draw, beam: Beam) -> Decode:

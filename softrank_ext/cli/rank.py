@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from softrank_ext.cli.options import AsJson, ConfigFile, check_not_read, tell
+from softrank_ext.cli.options import AsJson, ConfigFile, check_outputs, tell
 
 if TYPE_CHECKING:
     from softrank_ext.ranking import Quota
@@ -57,13 +57,14 @@ class RankCommand:
 
     def _train(self, output: Path) -> int:
         from softrank_ext.ranking import Ranker
+        from softrank_ext.ranking.ranker_folder import check_ranker_folder
 
         if self.label is None:
             raise ValueError("training needs --label, the column of grades, places or clicks")
         if self.quota is not None or self.ranked is not None:
             raise ValueError("--quota and --ranked are for ranking with --model")
-        if self.report is not None and not self.report.parent.is_dir():
-            raise FileNotFoundError(f"{self.report.parent} is not a folder: make it first")
+        check_outputs((self.report,), (self.table, self.validation))
+        check_ranker_folder(output)
         ranker = Ranker(list(self.features) or None, self.group, self.label, labels=self.labels, seed=self.seed)
         ranker.fit(self.table, validation=self.validation)
         ranker.save(output)
@@ -84,7 +85,7 @@ class RankCommand:
         if given or self.features:
             raise ValueError(f"--{(given or ['features'])[0]} is for training: the ranker knows its columns")
         assert self.model is not None
-        check_not_read(self.ranked, self.table)
+        check_outputs((self.ranked,), (self.table,))
         ranker = Ranker.load(self.model)
         print(ranker, file=sys.stderr)
         columns = ranker.predict(self.table, rules=None if self.quota is None else _quota_of(self.quota))

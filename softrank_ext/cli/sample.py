@@ -21,7 +21,7 @@ from softrank_ext.cli.options import (
     Model,
     ProcessOptions,
     check_decode_options,
-    check_not_read,
+    check_outputs,
     checked_device,
     decode_of,
     folder_to_load,
@@ -153,7 +153,7 @@ class SampleCommand:
         from softrank_ext.training import processes
 
         check_writable(self.output)
-        check_not_read(self.output, self.items, self.rules.constraints)
+        check_outputs((self.output,), (self.items, self.rules.constraints))
         check_decode_options([self.decode], self.draw, self.beam)
         shard = None if self.shard is None else _shard_of(self.shard)
         with processes(checked_device(self.device)) as here:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from softrank_ext.cli.options import AsJson, check_not_read, tell
+from softrank_ext.cli.options import AsJson, check_outputs, tell
 from softrank_ext.cli.time_bar import time_bar
 
 
@@ -45,11 +45,9 @@ def schedule_command(
     from softrank_ext import tables
     from softrank_ext.schedules import schedule
 
-    check_not_read(output, jobs, before)
     if output is not None and output.suffix not in (".html", ".csv"):
         raise ValueError(f"output must end in .html or .csv, got {output}")
-    if output is not None and not output.parent.is_dir():
-        raise FileNotFoundError(f"the folder of {output} is missing")
+    check_outputs((output,), (jobs, before))
     pairs: list[tuple[str, str]] = []
     if before is not None:
         columns = tables.columns_of(before)
@@ -57,6 +55,9 @@ def schedule_command(
             raise ValueError(f"{before} must have two columns, the job that comes first and the later one")
         first, later = (tables.texts_in(columns, key).tolist() for key in columns)
         pairs = list(zip(first, later, strict=True))
+        for row, pair in enumerate(pairs):
+            if None in pair:
+                raise ValueError(f"before must name two jobs, an empty cell is in row {row}; rows count from 0")
     with time_bar(seconds):
         plan = schedule(
             jobs, cost, seconds, machines=machines or None, name=name, time=time, due=due, weight=weight, before=pairs,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from softrank_ext.cli.options import AsJson, check_not_read, tell
+from softrank_ext.cli.options import AsJson, check_outputs, tell
 from softrank_ext.cli.time_bar import time_bar
 
 ENDINGS = (".html", ".csv", ".geojson", ".png", ".svg", ".pdf")
@@ -49,11 +49,11 @@ def tour_command(
     from softrank_ext.tours import plan_tour
 
     for path in output:
-        check_not_read(path, places, pairs)
         if path.suffix not in ENDINGS:
             raise ValueError(f"output must end in {', '.join(ENDINGS)}, got {path}")
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"{path.parent} is not a folder: make it first")
+    check_outputs(output, (places, pairs))
+    if end is not None and not open:
+        raise ValueError("--end needs --open: a closed tour ends where it starts")
     columns = columns_of(places)
     with time_bar(seconds):
         tour = plan_tour(

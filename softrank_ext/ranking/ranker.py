@@ -133,7 +133,7 @@ class Ranker:
         self._name_features(features)
         self.preprocessing_ = preprocessing
         self.label_range_ = (float(known.min()), float(known.max()))
-        sizes = [len(rows) for rows in groups.rows]
+        sizes = [len(rows) for rows in data.groups.rows]  # of pairs: each is a group of two rows
         self.trained_on_ = {"groups": len(sizes), "rows": sum(sizes), "smallest": min(sizes), "largest": max(sizes)}
         folds: list[tuple[list[int], list[int]]] = [(learnable, [])] * self.members
         if held_out is None and len(learnable) > 1:

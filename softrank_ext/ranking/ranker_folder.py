@@ -21,9 +21,17 @@ FORMAT = 1
 _MEMBER = re.compile(r"member-\d+(-[0-9a-f]{8}|-new-[0-9a-f]{8})?")
 
 
+def check_ranker_folder(folder: str | Path) -> None:
+    """Raise ValueError if a file is where the folder, or a folder above it, would be."""
+    for path in (Path(folder), *Path(folder).parents):
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} is a file: a ranker is saved in a folder")
+
+
 def save_ranker(folder: str | Path, state: Mapping[str, Any], members: Sequence[SoftRankModel]) -> None:
     """Write the members, then the state with their hashes; state: what JSON can hold."""
     folder = Path(folder)
+    check_ranker_folder(folder)
     hashes = [_save_member(folder, number, member) for number, member in enumerate(members)]
     whole = {"format": FORMAT, **state, "members": hashes}
     save_files(folder, {RANKER_FILE: (json.dumps(whole, indent=1) + "\n").encode()})

@@ -11,6 +11,8 @@ from torch import Tensor
 from softrank_ext.sampling import Improved
 from softrank_ext.show.templates import filled_page
 
+ROUNDING = 1e-6  # of lengths in float32: the same tour from another start may be so much shorter
+
 
 def improvement_page(found: Improved, points: Tensor, *, row: int = 0, best: float | None = None, title: str) -> str:
     """One self-contained HTML page of the rounds of `improve`, recorded by `Drawing(record=True)`, with one chain.
@@ -31,7 +33,7 @@ def improvement_page(found: Improved, points: Tensor, *, row: int = 0, best: flo
         }
         for drawn, lowest in zip(found.draws_of_rounds, history, strict=True)
     ]
-    shorter = sum(after < before for before, after in pairwise(history))
+    shorter = sum(after < (1 - ROUNDING) * before for before, after in pairwise(history))
     if shorter > 0:
         many = f"{shorter} of {found.rounds} rounds found a shorter tour: from {history[0]:.4f} to {history[-1]:.4f}"
         summary = f"{many}, {100 * (1 - history[-1] / history[0]):.2f} % less."

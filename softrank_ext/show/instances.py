@@ -13,7 +13,7 @@ from torch import Tensor
 from softrank_ext.metrics import tour_length
 from softrank_ext.sampling.trajectory import Frames, Trajectory
 from softrank_ext.show.soft_ranks import colours_of, draw_soft_ranks, frames_of
-from softrank_ext.show.style import OURS, WRONG
+from softrank_ext.show.style import OURS, WRONG, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,11 +28,9 @@ def plot_sorting(
     images: (N, 1, height, width) uint8. labels: N texts. true_order: (N,) int64. Left, the items in the order of their
     first soft ranks; right, sorted, with what is out of place marked (items with equal labels are interchangeable).
     """
-    from matplotlib.figure import Figure
-
     frames = frames_of(path)
     N = len(labels)
-    figure = Figure(figsize=(8, max(2.5, 0.9 + 0.3 * N)), layout="constrained")
+    figure = new_figure(8, max(2.5, 0.9 + 0.3 * N))
     before, paths, after = figure.subplots(1, 3, width_ratios=(1, 1.6, 1), sharey=True)
     first, last = frames.order[0].tolist(), frames.order[-1].tolist()
     colours = colours_of(last)
@@ -143,10 +141,8 @@ def _plot_steps(
     `draw(axes, order)` fills a panel and returns its score as text and as a number. plots_both: plot the scores of the
     soft ranks' orders too, not the predicted ones' alone.
     """
-    from matplotlib.figure import Figure
-
     columns = len(frames.times)
-    figure = Figure(figsize=(1.55 * columns + 0.5, 5.4), layout="constrained")
+    figure = new_figure(1.55 * columns + 0.5, 5.4)
     halves: Any = figure.subfigures(2, 1, height_ratios=(3, 1))
     above, below = halves
     grid = above.subplots(2, columns, squeeze=False)

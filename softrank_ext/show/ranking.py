@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from softrank_ext.ranking import RankingReport
-from softrank_ext.show.style import OURS, WRONG, axes_or_new, figure_of
+from softrank_ext.show.style import OURS, WRONG, axes_or_new, figure_of, new_figure
 from softrank_ext.show.templates import filled_page
 
 if TYPE_CHECKING:
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 def plot_ranking_report(report: RankingReport) -> "Figure":
     """Calibration of P(first), P(top 3) and intervals, and NDCG with two standard errors."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3), layout="constrained")
+    figure = new_figure(11, 3)
     panels = figure.subplots(1, 4)
     curves = (("P(first)", report.p_top1), ("P(top 3)", report.p_top3), ("P(inside interval)", report.interval))
     for axes, (name, curve) in zip(panels, curves, strict=False):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from softrank_ext.sampling.trajectory import Frames, Trajectory
-from softrank_ext.show.style import Colour, axes_or_new, figure_of, place_colour
+from softrank_ext.show.style import Colour, axes_or_new, figure_of, new_figure, place_colour
 from softrank_ext.show.walk import Walk
 
 if TYPE_CHECKING:
@@ -51,11 +51,9 @@ def plot_there_and_back(
     walk: `draw_walk` of the right order. path: the sample's, from the same noise. labels: N texts, by default the
     items' numbers.
     """
-    from matplotlib.figure import Figure
-
     frames = frames_of(path)
     clean = walk.order[0].tolist()
-    figure = Figure(figsize=(10, max(3.5, 0.9 + 0.22 * len(clean))), layout="constrained")
+    figure = new_figure(10, max(3.5, 0.9 + 0.22 * len(clean)))
     forward, reverse = figure.subplots(1, 2, sharey=True)
     colours = colours_of(clean)
     for item, colour in colours.items():

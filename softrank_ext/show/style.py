@@ -25,13 +25,18 @@ def place_colour(place: int, size: int) -> Colour:
     return red, green, blue, alpha
 
 
+def new_figure(width: float, height: float) -> "Figure":
+    """A figure of so many inches; raises ImportError, saying what to install, where matplotlib is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('pictures need matplotlib: pip install "softrank_ext[plots]"') from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
 def axes_or_new(axes: "Axes | None") -> "Axes":
     """The axes as given, or those of a new figure."""
-    if axes is not None:
-        return axes
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(5, 4), layout="constrained").subplots()
+    return axes if axes is not None else new_figure(5, 4).subplots()
 
 
 def figure_of(axes: "Axes") -> "Figure":

@@ -14,7 +14,7 @@ from softrank_ext.noise import BRIDGE_STREAM, TRAINING_STREAM, RowNoise, seed_of
 from softrank_ext.permutations import ranks_of
 from softrank_ext.processes import Bridge
 from softrank_ext.processes.bridge import lift_to_grid
-from softrank_ext.show.style import WRONG, Colour, place_colour
+from softrank_ext.show.style import WRONG, Colour, new_figure, place_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,9 +78,7 @@ def plot_walk(walk: Walk, title: str = "") -> "Figure":
 
     Every item is a line; where two lines cross, the order changes.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = new_figure(8, 5)
     lines, distance = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     size = walk.ranks.shape[1]
     colours = [place_colour(int(place), size) for place in walk.ranks[0]]

@@ -4,6 +4,7 @@ A metric says what the numbers are: "latlon" for degrees, latitude first, "plane
 for distances from row to column in place of coordinates.
 """
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +52,9 @@ class Places:
             found = [row for row, name in enumerate(self.names) if name == place]
             if len(found) == 1:
                 return found[0]
-            near = {name.lower(): name for name in self.names}.get(place.strip().lower())
-            hint = "" if near is None else f"; did you mean {near!r}?"
+            by_letters = {name.lower(): name for name in self.names}
+            near = difflib.get_close_matches(place.strip().lower(), by_letters, 1)
+            hint = f"; did you mean {by_letters[near[0]]!r}?" if near else ""
             what = f"there {len(found)} times: give its row" if found else f"no place{hint}"
             raise ValueError(f"{argument} must name a place, {place!r} is {what}")
         if isinstance(place, bool) or not hasattr(place, "__index__"):
@@ -74,7 +76,7 @@ def places_of(places: Any, metric: object) -> Places:
     if _is_table(places):
         columns = columns_of(places)
         _check_count(len(next(iter(columns.values()))))
-        numbers, names = _matrix_in(columns) if metric == "matrix" else _points_in(columns, metric)
+        numbers, names = _matrix_in(columns, places) if metric == "matrix" else _points_in(columns, metric)
     else:
         numbers = _numbers_of(places, metric)
         names = tuple(map(str, range(len(numbers))))
@@ -86,8 +88,8 @@ def places_of(places: Any, metric: object) -> Places:
     if not (np.abs(numbers) < MOST_SIZE).all():
         row = int((~(np.abs(numbers) < MOST_SIZE)).any(1).argmax())
         raise ValueError(f"places must be below {MOST_SIZE:g} in size, got {numbers[row].tolist()} in row {row}")
-    differences = numbers[:, None] - numbers[None]
-    return Places(metric, numbers, names, np.sqrt((differences**2).sum(2)))
+    x, y = numbers.T
+    return Places(metric, numbers, names, np.hypot(x[:, None] - x, y[:, None] - y))  # squares of tiny numbers are 0
 
 
 def great_circle_distances(degrees: np.ndarray) -> np.ndarray:
@@ -160,15 +162,18 @@ def _names_in(columns: Mapping[str, np.ndarray], by_name: Mapping[str, str]) -> 
     return tuple(str(row) if text is None else text for row, text in enumerate(texts_in(columns, column)))
 
 
-def _matrix_in(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Distances of a table with a column per place; a first column of texts has the names of the rows."""
+def _matrix_in(columns: Mapping[str, np.ndarray], table: Any) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Distances of a table with a column per place; a first column of texts, or an index, has the names of the rows."""
     names = list(columns)
     rows = len(columns[names[0]])
+    given = None
     if len(names) == rows + 1 and not is_number_column(columns[names[0]]):
         given = texts_in(columns, names[0]).tolist()
         names = names[1:]
-        if given != names:
-            raise ValueError(f"rows and columns of distances must have the same names in one order, got {given}")
+    elif hasattr(table, "index") and list(table.index) != list(range(rows)):
+        given = [str(name) for name in table.index]
+    if given not in (None, names):
+        raise ValueError(f"rows and columns of distances must have the same names in one order, got {given}")
     if len(names) != rows:
         raise ValueError(f"distances must have as many rows as columns, got {rows} rows and {len(names)} columns")
     return np.stack([numbers_in(columns, name) for name in names], 1), tuple(names)

@@ -139,6 +139,7 @@ def _constraints_of(
         rules_of(constraints, 1, N)
     except ValueError as error:
         message = str(error).replace("together must be disjoint groups", "groups must be disjoint")
+        message = message.replace("constraints must name places", "forbidden must name places")
         raise ValueError(_in_names(message, places)) from error
     return constraints
 
@@ -193,7 +194,7 @@ def _drawn(
     elif not problem.cost.closed:
         why = "it knows closed tours"
     elif left is not None and left < LEAST_SECONDS:
-        why = f"{LEAST_SECONDS} seconds are the least for it"
+        why = f"less than {LEAST_SECONDS} seconds are left for it"
     else:
         flat = in_unit_square(on_a_map(points) if problem.places.metric == "latlon" else points)
         why = _why_not_for(data, flat)
