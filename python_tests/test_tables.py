@@ -9,7 +9,7 @@ import polars
 import pytest
 import torch
 
-from softrank_ext import tables
+from softrank_ext import Ranker, plan_tour, schedule, tables
 from softrank_ext.tables import columns_of, frame_of, is_number_column, numbers_in, texts_in, write_csv
 
 PLAIN = {"price": [3.5, 2.0], "city": ["Bonn", "Rom"], "grade": [2, 0]}
@@ -258,3 +258,17 @@ def test_lines_of_empty_cells(tmp_path):
         columns_of(path)
     path.write_text('a\n1\n""\n3\n')
     np.testing.assert_array_equal(columns_of(path)["a"], [1, np.nan, 3])
+
+
+def test_masked_cells_are_missing():
+    masked = np.ma.array([[0, 1], [5, 2], [1, 1]], mask=[[False, False], [True, False], [False, False]])
+    columns = columns_of(masked, ["x", "y"])
+    assert np.isnan(columns["x"][1]) and columns["x"][0] == 0 and columns["y"].tolist() == [1, 2, 1]
+    texts = np.ma.array(["a", "b"], mask=[False, True])
+    assert columns_of({"t": texts, "n": masked[:2, 0]})["t"].tolist() == ["a", None]
+    with pytest.raises(ValueError, match=r"places must be finite numbers, got \[nan, 2.0\] in row 1"):
+        plan_tour(masked, metric="plane")
+    with pytest.raises(ValueError, match="column 'machine 1' has no number in row 1"):
+        schedule(masked)
+    with pytest.raises(ValueError, match="column 'y' has no number in row 1"):
+        Ranker().fit(np.arange(6.0).reshape(3, 2), masked[:, 0], [3])

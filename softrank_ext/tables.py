@@ -72,6 +72,16 @@ def columns_of(table: Any, names: Sequence[str] | None = None) -> Columns:
     return columns
 
 
+def unmasked(values: Any) -> Any:
+    """A masked array of numpy with NaN, or None among texts, where it is masked; anything else as it is."""
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    is_number = values.dtype.kind in "biuf"
+    cells = values.data.astype(np.float64 if is_number else object)
+    cells[np.ma.getmaskarray(values)] = np.nan if is_number else None
+    return cells
+
+
 def numbers_in(columns: Mapping[str, np.ndarray], name: str, missing: bool = False) -> np.ndarray:
     """The column as float64. missing: whether cells may be missing; they are NaN. Infinite numbers are refused."""
     column = column_in(columns, name)
@@ -201,8 +211,7 @@ def _unique(names: Sequence[str], arrays: Any) -> Columns:
 
 def _array_of(name: object, values: Any) -> np.ndarray:
     """A column as numbers, bools, dates or objects."""
-    if hasattr(values, "detach"):  # a tensor
-        values = values.detach().cpu().numpy()
+    values = values.detach().cpu().numpy() if hasattr(values, "detach") else unmasked(values)  # a tensor, or an array
     if not isinstance(values, np.ndarray):
         if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
             raise TypeError(f"column {name!r} must be a 1-d array or a list, got {type(values).__name__}")

@@ -30,7 +30,7 @@ from softrank_ext.ranking.places import Places, Rule, checked_settings, places_o
 from softrank_ext.ranking.preprocessing import Preprocessing
 from softrank_ext.ranking.ranker_folder import RANKER_FILE, read_ranker, save_ranker
 from softrank_ext.ranking.report import RankingReport, gains_of, report_of
-from softrank_ext.tables import column_in, frame_of
+from softrank_ext.tables import column_in, frame_of, unmasked
 
 BAR_DELAY = 2.0  # seconds before predict shows its bar
 _NEW_COLUMNS = ("place", "low", "high", "p_top1", "p_top3", "score")
@@ -392,7 +392,7 @@ class Ranker:
                     "Ranker requires y to be passed, but the target y is None; or name the column: Ranker(label=...)"
                 )
             return levels_of(columns, self.label, self.labels, groups)
-        given = np.asarray(y)
+        given = np.asarray(unmasked(y))
         if given.shape != (len(groups.group),):
             raise ValueError(f"y must be ({len(groups.group)},), a label per row, got {given.shape}")
         return levels_of({"y": given}, "y", self.labels, groups)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from softrank_ext.checks import check_choice
 from softrank_ext.costs.tours import MOST_SIZE
-from softrank_ext.tables import columns_of, is_number_column, numbers_in, texts_in
+from softrank_ext.tables import columns_of, is_number_column, numbers_in, texts_in, unmasked
 
 METRICS = ("latlon", "plane", "matrix")
 MOST_PLACES = 5000  # distances are a table
@@ -182,8 +182,7 @@ def _matrix_in(columns: Mapping[str, np.ndarray], table: Any) -> tuple[np.ndarra
 def _numbers_of(places: Any, metric: str) -> np.ndarray:
     """Points (N, 2), or distances (N, N), of an array, a tensor or a list of rows."""
     wanted = "an (N, N) table of distances" if metric == "matrix" else "an (N, 2) array, a list of pairs, or a table"
-    if isinstance(places, Tensor):
-        places = places.detach().cpu().numpy()
+    places = places.detach().cpu().numpy() if isinstance(places, Tensor) else unmasked(places)
     if not isinstance(places, np.ndarray):
         if not isinstance(places, Sequence):
             raise TypeError(f"places must be {wanted}, got {type(places).__name__}")
