@@ -129,8 +129,9 @@ def _read_csv(path: Path) -> ItemFile:
             if value is None or not math.isfinite(value):
                 raise ValueError(f"{path}, line {number}, column {column} must be a number, got {word!r}")
             if abs(value) > _MOST:
-                wanted = "a number that float32 can hold"
-                raise ValueError(f"{path}, line {number}, column {column} must be {wanted}, got {word!r}")
+                raise ValueError(
+                    f"{path}, line {number}, column {column} must be a number that float32 can hold, got {word!r}"
+                )
         rows.append(row)
     return ItemFile(torch.tensor(rows)[None], None, None)
 
