@@ -59,6 +59,10 @@ def test_train_and_rank(tmp_path, capsys):
         top = [row["seller"] for row in ranked[start : start + 5] if int(row["place"]) <= 3]
         assert len(set(top)) == 3
     capsys.readouterr()
+    assert main(["rank", str(new), "--model", str(model), "--top", "2"]) == 0
+    first = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert list(first[0])[4:] == ["place", "p_top1", "p_top2"]
+    assert [row["place"] for row in first] == [row["place"] for row in rows]
     assert main(["rank", str(new), "--model", str(model), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [str(place) for place in told["rows"]["place"]] == [row["place"] for row in rows]
@@ -73,7 +77,7 @@ def test_train_and_rank(tmp_path, capsys):
         ([], "give --output FOLDER to train a ranker, or --model FOLDER to rank with one"),
         (["--output", "m"], "training needs --label"),
         (["--output", "m", "--label", "grad"], "did you mean 'grade'?"),
-        (["--output", "m", "--label", "grade", "--quota", "a:1:3"], "--quota and --ranked are for ranking"),
+        (["--output", "m", "--label", "grade", "--quota", "a:1:3"], "--quota, --ranked and --top are for ranking"),
         (["--model", "m", "--label", "grade"], "--label is for training"),
         (["--model", "none"], "ranker.json is missing"),
     ],

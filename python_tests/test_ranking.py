@@ -16,7 +16,8 @@ import pytest
 import scipy.sparse
 import torch
 
-from softrank_ext import Constraints, Quota, Ranker
+from softrank_ext import Constraints, Quota, Ranker, noise
+from softrank_ext.permutations import ranks_of
 from softrank_ext.ranking import RankingReport, members, ranker_folder
 from softrank_ext.ranking import groups as groups_module
 from softrank_ext.ranking.groups import (
@@ -34,7 +35,15 @@ from softrank_ext.ranking.groups import (
 )
 from softrank_ext.ranking.law import GroupLaw, Temperatures, best_temperatures
 from softrank_ext.ranking.members import member_scores
-from softrank_ext.ranking.places import Settings, places_of, rules_by_group, with_quota
+from softrank_ext.ranking.places import (
+    FirstPlaces,
+    GroupRules,
+    Settings,
+    answers_of,
+    places_of,
+    rules_by_group,
+    with_quota,
+)
 from softrank_ext.ranking.preprocessing import Preprocessing, places_in_groups
 from softrank_ext.ranking.report import ndcg_of, places_of_levels, report_of
 from softrank_ext.tables import write_csv
@@ -167,6 +176,41 @@ def test_places_of_scores_are_those_of_their_law(temperatures):
     for item in range(N):
         inside = sum(ranks[item][found.low[item] - 1 : found.high[item]])
         assert inside > 0.79 and math.isclose(inside, found.p_inside[item], abs_tol=0.015)
+
+
+@pytest.mark.parametrize("temperatures", [(1.5, 1.5), (0.6, 2.5)])
+def test_first_places_are_those_of_whole_draws(temperatures):
+    """The same draws, cut: 40 rows, so that only the earliest are looked for; with rules whole orders are cut."""
+    scores = np.random.default_rng(0).normal(size=40)
+    groups = Groups([np.arange(40)], ["g"], np.zeros(40, dtype=int))
+    law = GroupLaw(torch.from_numpy(scores)[None], Temperatures(*temperatures))
+    whole = law.drawn(noise.uniform(3, torch.arange(500), 0, 40, stream=noise.PICK_STREAM, dtype=torch.float64)[None])
+    for top in (1, 3, 5, 20, 40, 50):
+        settings = Settings(500, 0.8, 3, top)
+        found = answers_of(scores, groups, Temperatures(*temperatures), settings)
+        assert isinstance(found, FirstPlaces)
+        among = (whole[0, :, :top, None] == torch.arange(40)).any(1).double().mean(0)
+        np.testing.assert_allclose(found.p_top, among.numpy(), atol=1e-12)
+        np.testing.assert_allclose(found.p_top1, law.p_first[0].numpy(), atol=1e-12)
+        assert found.place.tolist() == ranks_of(law.mode)[0].add(1).tolist()
+    rules = GroupRules(Quota("seller", 1, 2), np.arange(40) % 2)
+    ruled = answers_of(scores, groups, Temperatures(*temperatures), Settings(500, 0.8, 3, 2), rules)
+    assert isinstance(ruled, FirstPlaces)
+    assert ruled.p_top[::2].sum() == pytest.approx(1) == ruled.p_top[1::2].sum()  # one of each
+
+
+def test_only_the_first_places(ranker):
+    table = hotels(30, seed=1)
+    found, whole = ranker.predict(table, top=3), ranker.predict(table)
+    assert [name for name in found if name not in table] == ["place", "p_top1", "p_top3"]
+    for name in ("place", "p_top1"):
+        assert np.array_equal(found[name], whole[name])
+    np.testing.assert_allclose(found["p_top3"], whole["p_top3"], atol=1e-12)
+    assert "p_top1" in ranker.predict(table, top=1) and "p_top10" in ranker.predict(table, top=10)
+    with pytest.raises(ValueError, match="top must be an integer of at least 1, got 0"):
+        ranker.predict(table, top=0)
+    with pytest.raises(ValueError, match="the table has a column 'p_top7' already"):
+        ranker.predict({**table, "p_top7": table["stars"]}, top=7)
 
 
 def test_draws_have_the_law_of_the_two_temperatures():

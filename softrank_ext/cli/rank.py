@@ -44,6 +44,8 @@ class RankCommand:
     """Ranking: the CSV file to write; standard output by default."""
     quota: str | None = None
     """Ranking: a rule such as seller:1:3, at most 1 of a seller among the first 3 places."""
+    top: int | None = None
+    """Ranking: only the first so many places, which is faster for long groups."""
     seed: int = 0
     """Training: of everything random."""
     config: ConfigFile = None
@@ -61,8 +63,8 @@ class RankCommand:
 
         if self.label is None:
             raise ValueError("training needs --label, the column of grades, places or clicks")
-        if self.quota is not None or self.ranked is not None:
-            raise ValueError("--quota and --ranked are for ranking with --model")
+        if any(given is not None for given in (self.quota, self.ranked, self.top)):
+            raise ValueError("--quota, --ranked and --top are for ranking with --model")
         check_outputs((self.report,), (self.table, self.validation))
         check_ranker_folder(output)
         ranker = Ranker(list(self.features) or None, self.group, self.label, labels=self.labels, seed=self.seed)
@@ -88,7 +90,7 @@ class RankCommand:
         check_outputs((self.ranked,), (self.table,))
         ranker = Ranker.load(self.model)
         print(ranker, file=sys.stderr)
-        columns = ranker.predict(self.table, rules=None if self.quota is None else _quota_of(self.quota))
+        columns = ranker.predict(self.table, rules=None if self.quota is None else _quota_of(self.quota), top=self.top)
         if self.ranked is not None:
             write_csv(columns, self.ranked)
         if self.as_json:

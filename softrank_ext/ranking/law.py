@@ -28,6 +28,13 @@ class Temperatures(NamedTuple):
     rest: float
 
 
+def _earliest(arrival: Tensor, count: int) -> Tensor:
+    """The `count` rows (B, S, count) that arrive first, one after the other; arrival: (B, S, N)."""
+    if count >= arrival.shape[2] // 4:
+        return arrival.argsort(dim=2, stable=True)[..., :count]
+    return arrival.topk(count, largest=False).indices
+
+
 class GroupLaw(NamedTuple):
     """The law of orders of groups of N rows each. scores: (B, N) float64."""
 
@@ -47,23 +54,24 @@ class GroupLaw(NamedTuple):
         """P(first), (B, N)."""
         return (self.scores / self.temperatures.first).softmax(1)
 
-    def drawn(self, uniform: Tensor) -> Tensor:
-        """Orders (B, S, N) from uniform numbers (B, S, N)."""
+    def drawn(self, uniform: Tensor, top: int | None = None) -> Tensor:
+        """Orders (B, S, N) from uniform numbers (B, S, N), or their first `top` places (B, S, top)."""
+        N = uniform.shape[2]
+        top = N if top is None else min(top, N)
         # A race: row i arrives after a time of rate exp(score / temperature), relative to the fastest one.
         relative = self.scores - self.scores.amax(1, keepdim=True)
         first, rest = ((relative / one).exp().clamp(min=_SMALLEST_RATE)[:, None] for one in self.temperatures)
         waiting = -torch.log1p(-uniform)
         arrival = waiting / first
-        order = arrival.argsort(dim=2, stable=True)
-        if self.temperatures.first == self.temperatures.rest or order.shape[2] <= FIRST + 1:
+        is_one_race = self.temperatures.first == self.temperatures.rest or N <= FIRST + 1
+        order = _earliest(arrival, top if is_one_race or top <= FIRST else FIRST)
+        if is_one_race or top <= FIRST:
             return order
         # When the last of the first has arrived, what the others still have to wait is exponential again, and free of
         # what has happened: the race goes on with other rates.
-        last = arrival.gather(2, order[..., FIRST - 1 : FIRST])
-        is_first = ranks_of(order) < FIRST
-        later = torch.where(is_first, -torch.inf, (waiting - last * first).clamp(min=0) / rest)
-        remaining = later.argsort(dim=2, stable=True)[..., FIRST:]
-        return torch.cat((order[..., :FIRST], remaining), 2)
+        last = arrival.gather(2, order[..., FIRST - 1 :])
+        later = ((waiting - last * first).clamp(min=0) / rest).scatter(2, order, torch.inf)
+        return torch.cat((order, _earliest(later, top - FIRST)), 2)
 
     def p_before(self, order: Tensor) -> Tensor:
         """P(row i stands before row j) (B, N, N). order: draws (B, S, N)."""

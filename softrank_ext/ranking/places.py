@@ -6,7 +6,7 @@ Under rules everything is counted over draws that keep them, and the ranking tak
 by place.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from softrank_ext.ranking.groups import Groups
 from softrank_ext.ranking.law import GroupLaw, Temperatures
 from softrank_ext.tables import column_in, texts_in
 
+_WHOLE = ("place", "low", "high")
 MOST_DRAWN = 2**21  # rows of draws at a time
 
 
@@ -71,6 +72,17 @@ class Places(NamedTuple):
     p_top3: np.ndarray
     score: np.ndarray
     p_inside: np.ndarray
+
+
+class FirstPlaces(NamedTuple):
+    """Answers for every row about the first places alone.
+
+    place (rows,) int64, from 1; p_top1, p_top (rows,) float64: P(first), P(among the first places that were asked for).
+    """
+
+    place: np.ndarray
+    p_top1: np.ndarray
+    p_top: np.ndarray
 
 
 def rules_by_group(rules: Rule | None, columns: Mapping[str, np.ndarray], groups: Groups) -> GroupRules | None:
@@ -121,18 +133,26 @@ def _checked(constraints: Mapping[int, Constraints], groups: Groups) -> GroupRul
 
 
 class Settings(NamedTuple):
-    """How places are drawn: how many draws, the level of intervals, the seed."""
+    """How places are drawn: how many draws, the level of intervals, the seed; `top` for the first places alone."""
 
     draws: int
     level: float
     seed: int
+    top: int | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that a prediction adds: the first fields of `Places`, or those of `FirstPlaces`."""
+        if self.top is None:
+            return Places._fields[:-1]
+        return ("place", "p_top1") if self.top == 1 else ("place", "p_top1", f"p_top{self.top}")
 
 
-def checked_settings(draws: int, level: float, seed: int) -> Settings:
+def checked_settings(draws: int, level: float, seed: int, top: int | None = None) -> Settings:
     """The settings, checked."""
     check_integer("draws", draws, 10, 100_000)
     check_number("level", level, "above 0 and below 1", isinstance(level, int | float) and 0 < level < 1)
-    return Settings(draws, float(level), seed)
+    return Settings(draws, float(level), seed, None if top is None else check_integer("top", top, 1))
 
 
 def places_of(
@@ -144,8 +164,49 @@ def places_of(
     bar: tqdm | None = None,
 ) -> Places:
     """Places of all rows. scores: (rows,) float64. bar: moved by half a row for each row."""
-    count = len(scores)
-    made = Places(*(np.zeros(count, dtype=np.int64) for _ in range(3)), *(np.zeros(count) for _ in range(4)))
+    made = Places(*(np.zeros(len(scores), int if name in _WHOLE else float) for name in Places._fields))
+    for rows, law, mode, order in _drawn_groups(scores, groups, temperatures, settings, rules, bar):
+        found = _places_of_size(law, mode, order, settings.level, rules)
+        for name, value in found._asdict().items():
+            getattr(made, name)[rows] = value
+    return made
+
+
+def answers_of(
+    scores: np.ndarray,
+    groups: Groups,
+    temperatures: Temperatures,
+    settings: Settings,
+    rules: GroupRules | None = None,
+    bar: tqdm | None = None,
+) -> Places | FirstPlaces:
+    """`places_of`, or with `settings.top` what is asked of the first places, from draws of these alone."""
+    if settings.top is None:
+        return places_of(scores, groups, temperatures, settings, rules, bar)
+    made = FirstPlaces(*(np.zeros(len(scores), int if name in _WHOLE else float) for name in FirstPlaces._fields))
+    for rows, law, mode, order in _drawn_groups(scores, groups, temperatures, settings, rules, bar):
+        made.place[rows] = ranks_of(mode) + 1
+        made.p_top1[rows] = law.p_first if rules is None else _share_among(order[..., :1], mode.shape[1])
+        made.p_top[rows] = _share_among(order[..., : settings.top], mode.shape[1])
+    return made
+
+
+def _share_among(order: Tensor, N: int) -> Tensor:
+    """Of the draws (B, S, places), the share that has each of the N rows, (B, N)."""
+    among = order.flatten(1)
+    counts = torch.zeros(len(order), N, dtype=torch.float64)
+    return counts.scatter_add(1, among, torch.ones(among.shape, dtype=torch.float64)) / order.shape[1]
+
+
+def _drawn_groups(
+    scores: np.ndarray,
+    groups: Groups,
+    temperatures: Temperatures,
+    settings: Settings,
+    rules: GroupRules | None,
+    bar: tqdm | None,
+) -> Iterator[tuple[np.ndarray, GroupLaw, Tensor, Tensor]]:
+    """B groups of N rows at a time: their rows in the table (B, N), their law, the ranking (B, N), draws (B, S, N)."""
     by_size: dict[int, list[int]] = {}
     for number, rows in enumerate(groups.rows):
         by_size.setdefault(len(rows), []).append(number)
@@ -153,20 +214,20 @@ def places_of(
         at_once = max(1, MOST_DRAWN // (size * settings.draws))
         for start in range(0, len(numbers), at_once):
             own = numbers[start : start + at_once]
-            rows = np.stack([groups.rows[number] for number in own])  # (B, N)
+            rows = np.stack([groups.rows[number] for number in own])
             law = GroupLaw(torch.from_numpy(scores[rows]).double(), temperatures)
-            found = _places_of_size(law, own, rows, settings, rules)
-            for name, value in found._asdict().items():
-                getattr(made, name)[rows] = value
+            yield rows, law, *_drawn(law, own, rows, settings, rules)
             if bar is not None:
                 bar.update(rows.size / 2)
-    return made
 
 
-def _places_of_size(
+def _drawn(
     law: GroupLaw, numbers: list[int], rows: np.ndarray, settings: Settings, rules: GroupRules | None
-) -> Places:
-    """Places of B groups of N rows each, all fields (B, N). rows: (B, N), in the table."""
+) -> tuple[Tensor, Tensor]:
+    """The ranking (B, N) and draws (B, S, N) of B groups of N rows each; without rules only the places asked for.
+
+    rows: (B, N), in the table.
+    """
     B, N = law.scores.shape
     S = settings.draws
     # A draw is keyed by its group's number, whatever stands beside it.
@@ -174,15 +235,21 @@ def _places_of_size(
     uniform = noise.uniform(settings.seed, samples, 0, N, stream=noise.PICK_STREAM, dtype=torch.float64).view(B, S, N)
     mode = law.mode
     if rules is None:
-        order = law.drawn(uniform)  # (B, S, N)
+        order = law.drawn(uniform, settings.top)
     elif rules.quota is not None and rules.codes is not None:
         both = torch.cat((mode[:, None], law.drawn(uniform)), 1).numpy()  # (B, 1 + S, N)
         kept = np.stack([with_quota(both[b], rules.codes[rows[b]], rules.quota) for b in range(B)])
         mode, order = torch.from_numpy(kept[:, 0]), torch.from_numpy(kept[:, 1:])
     else:
         mode, order = _under_constraints(law, numbers, uniform, rules.constraints or {})
+    return mode, order
+
+
+def _places_of_size(law: GroupLaw, mode: Tensor, order: Tensor, level: float, rules: GroupRules | None) -> Places:
+    """Places of B groups of N rows each, all fields (B, N). mode: the ranking (B, N); order: draws (B, S, N)."""
+    B, N = mode.shape
     ranks = ranks_of(order)  # (B, S, N)
-    interval = rank_interval(order, settings.level)
+    interval = rank_interval(order, level)
     inside = ((ranks >= interval.low[:, None]) & (ranks <= interval.high[:, None])).double().mean(1)
     if rules is None:
         first = law.p_first

@@ -23,17 +23,16 @@ from softrank_ext.ranking.groups import (
     read_table,
     sizes_in_words,
     watched_of,
-)
+)  # fmt: skip
 from softrank_ext.ranking.law import Temperatures, best_temperatures
 from softrank_ext.ranking.members import Learning, fit_member, mean_scores, member_scores, new_member
-from softrank_ext.ranking.places import Places, Rule, checked_settings, places_of, rules_by_group
+from softrank_ext.ranking.places import Places, Rule, Settings, answers_of, checked_settings, places_of, rules_by_group
 from softrank_ext.ranking.preprocessing import Preprocessing
 from softrank_ext.ranking.ranker_folder import RANKER_FILE, read_ranker, save_ranker
 from softrank_ext.ranking.report import RankingReport, gains_of, report_of
 from softrank_ext.tables import column_in, frame_of, unmasked
 
 BAR_DELAY = 2.0  # seconds before predict shows its bar
-_NEW_COLUMNS = ("place", "low", "high", "p_top1", "p_top3", "score")
 
 
 class Ranker:
@@ -224,22 +223,25 @@ class Ranker:
         *,
         rules: Rule | None = None,
         level: float = 0.8,
+        top: int | None = None,
         progress: bool | None = None,
     ) -> Any:
         """The same rows in the same order with the columns place, low, high, p_top1, p_top3 and score.
 
         place: in the group, from 1. low, high: the places between which the row stands with probability `level`.
         p_top1, p_top3: P(first), P(among the first three). score: P(before another row of its group).
+        top: if 10, only ten places are drawn, faster for long groups; the columns are then place, p_top1 and p_top10.
         rules: `Quota("seller", at_most=1, top=3)`, `Constraints` on the rows of every group (numbered from 0), or a
         mapping from groups to Constraints. progress: show a bar; None for one on terminals, after two seconds.
         A DataFrame gives a DataFrame, any other table a dict of columns.
         """
         columns, array = self._read(table)
-        taken = [name for name in _NEW_COLUMNS if name in columns and array is None]
+        settings = checked_settings(self.draws, level, self.seed, top)
+        taken = [name for name in settings.columns if name in columns and array is None]
         if taken:
             raise ValueError(f"the table has a column {taken[0]!r} already, which predict would add; rename it")
-        places = self._places(columns, group, rules, level, sys.stderr.isatty() if progress is None else progress)
-        added = {name: getattr(places, name) for name in _NEW_COLUMNS}
+        is_shown = sys.stderr.isatty() if progress is None else progress
+        added = dict(zip(settings.columns, self._answers(columns, group, rules, settings, is_shown), strict=False))
         whole = added if array is not None else {**columns, **added}
         is_frame = type(table).__name__ == "DataFrame"
         if is_frame and type(table).__module__.startswith("pandas"):
@@ -261,7 +263,7 @@ class Ranker:
 
     def _report_on(self, table: Any, y: Any, group: Sequence[int] | None) -> RankingReport:
         columns, _ = self._read(table)
-        places = self._places(columns, group, None, 0.8)
+        places = Places(*self._answers(columns, group, None, checked_settings(self.draws, 0.8, self.seed)))
         groups = groups_of(columns, None if group is not None else self.group, group)
         levels = self._levels(columns, y, groups)
         every = list(range(len(groups.rows)))
@@ -279,16 +281,15 @@ class Ranker:
             )
         return columns, array
 
-    def _places(
+    def _answers(
         self,
         columns: dict[str, np.ndarray],
         group: Sequence[int] | None,
         rules: Rule | None,
-        level: float,
+        settings: Settings,
         is_shown: bool = False,
-    ) -> Places:
+    ) -> tuple[np.ndarray, ...]:
         self._check_fitted()
-        settings = checked_settings(self.draws, level, self.seed)
         if group is None and self.group is not None:
             column_in(columns, self.group)
         groups = groups_of(columns, None if group is not None else self.group, group)
@@ -298,7 +299,7 @@ class Ranker:
         items = self.preprocessing_.items(columns, groups.group)
         # A row counts half when it is scored and half when it is placed.
         with tqdm(total=len(items), unit="row", unit_scale=True, delay=BAR_DELAY, disable=not is_shown) as bar:
-            return places_of(
+            return answers_of(
                 mean_scores(self.members_, items, groups, bar), groups, self.temperatures_, settings, checked, bar
             )
 
@@ -353,9 +354,7 @@ class Ranker:
         )
 
     def _learning(self) -> Learning:
-        return Learning(
-            self.width, self.layers, self.dropout, self.weight_decay, self.learning_rate, self.epochs
-        )  # fmt: skip
+        return Learning(self.width, self.layers, self.dropout, self.weight_decay, self.learning_rate, self.epochs)
 
     def _check_parameters(self) -> None:
         check_choice("labels", self.labels, LABELS)
