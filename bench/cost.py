@@ -42,6 +42,7 @@ from softrank_ext.training import Preference, Reinforce, SelfLabel, TrainConfig
 
 RESULTS = Path(__file__).parent / "results"
 FLOW_SHOPS = ("20_5", "20_10", "20_20", "50_5", "50_10")
+FOLDERS = ("data", "model")
 GREEDY_ROUNDS = 50  # of the iterated greedy search on each draw, where `improve` has one
 Row = dict[str, object]
 
@@ -304,7 +305,9 @@ def main() -> None:
         for row in TABLES[table](arguments):
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
             rows.append(row)
-            record = {"machine": machine(), "options": vars(arguments), "rows": rows}
+            # Folders of this machine mean nothing to others.
+            names = {name: value and Path(value).name for name, value in vars(arguments).items() if name in FOLDERS}
+            record = {"machine": machine(), "options": vars(arguments) | names, "rows": rows}
             output.write_text(json.dumps(record, indent=2) + "\n")
         print(f"written to {output}")
 
