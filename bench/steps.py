@@ -6,7 +6,7 @@
     python bench/steps.py heads --count 400               weak heads beside strong ones, trained here to sort numbers
 
 Everything is measured on validation data: lists and jigsaws of training images by a seed that no training used (jigsaws
-moved by up to two pixels, which no training saw either), tours of own generated instances. Greedy, a prediction a step.
+moved by up to two pixels, which no training saw either), tours and flow shops of own instances. Greedy, a prediction a step.
 Differences from one step are paired by instance. Beside them stands what the same number of predictions give as draws
 of one step, of which the cheapest counts, or the most likely where there is no cost. A model of ballots is a law: there
 it is the total variation of first two places between draws of so many steps and many draws of one step.
@@ -37,7 +37,7 @@ from softrank_ext.metrics import tour_length
 from softrank_ext.model import OrderModel
 from softrank_ext.pretrained import BUNDLED
 from softrank_ext.sampling import pins_of
-from softrank_ext.tasks import Task
+from softrank_ext.tasks.flowshop import FlowShop
 from softrank_ext.tasks.jigsaw import Jigsaw
 from softrank_ext.tasks.sorting import Sorting
 from softrank_ext.tasks.tsp import TSP as Tours
@@ -45,7 +45,7 @@ from softrank_ext.tasks.tsp import generate, read_instances, tour_batch
 from softrank_ext.training import TrainConfig, train
 
 STEPS = (1, 2, 5, 10, 20)
-MODELS = ("sorting", "tsp", "jigsaw-3x3", "jigsaw-4x4", "preferences-dublin-north")
+MODELS = ("sorting", "tsp", "jigsaw-3x3", "jigsaw-4x4", "flowshop", "preferences-dublin-north")
 VALIDATION_SEED = 9_770_001
 TIMED = 64  # instances of a call that is timed; the best of three calls
 RESULTS = Path(__file__).parent / "results"
@@ -66,7 +66,7 @@ _MARKS = ("<!-- steps: written by bench/steps.py -->", "<!-- end of steps -->")
 class Validation(NamedTuple):
     """What a model is measured on: a task, a batch of its instances, the metric, and whether low values are good."""
 
-    task: Task
+    task: Any
     batch: Batch
     metric: str
     is_low_good: bool
@@ -82,6 +82,10 @@ def validation_of(name: str, count: int, files: Path) -> Validation:
         text = f"{count} generated instances of 50 nodes"
         return Validation(Tours(), tour_batch(points, order), "gap", True, text)
     task: Any
+    if name == "flowshop":
+        task = FlowShop()
+        (batch,) = task.test_batches(count, count, VALIDATION_SEED)
+        return Validation(task, batch, "cost", True, f"{count} random flow shops of 20 jobs on 5 machines")
     if name == "sorting":
         task, text = Sorting(32, cnn="light"), f"{count} lists of 32 numbers made of training images"
     else:
@@ -98,12 +102,12 @@ def rows_of(name: str, model: OrderModel, data: Validation, steps: list[int]) ->
     pins = pins_of(batch.first)
     many = sample(
         model, batch.items, constraints=pins, num_samples=steps[-1], steps=1, seed=1,
-        decode="sample" if data.metric == "gap" else "greedy",
+        decode="sample" if data.is_low_good else "greedy",
     )  # fmt: skip
     costs = -many.log_prob.double()
-    if data.metric == "gap":
-        points = batch.extras["points"].repeat_interleave(steps[-1], 0)
-        costs = tour_length(points, many.order.flatten(0, 1)).view(costs.shape)
+    if data.is_low_good:
+        cost, items = (tour_length, batch.extras["points"]) if data.metric == "gap" else (data.task.cost, batch.items)
+        costs = cost(items.repeat_interleave(steps[-1], 0), many.order.flatten(0, 1)).view(costs.shape)
     first: Tensor | None = None
     for number in steps:
         drawn = sample(model, batch.items, constraints=pins, decode="greedy", steps=number, seed=0)
