@@ -7,9 +7,9 @@
 
 Everything is measured on validation data: lists and jigsaws of training images by a seed that no training used (jigsaws
 moved by up to two pixels, which no training saw either), tours and flow shops of own instances. Greedy, a prediction a
-step. Differences from one step are paired by instance. Beside them stands what the same number of predictions give as draws
-of one step, of which the cheapest counts, or the most likely where there is no cost. A model of ballots is a law: there
-it is the total variation of first two places between draws of so many steps and many draws of one step.
+step. Differences from one step are paired by instance. Beside them stands what the same number of predictions give as
+draws of one step, of which the cheapest counts, or the most likely where there is no cost. A model of ballots is a law:
+there it is the total variation of first two places between draws of so many steps and many draws of one step.
 
 `cards` sets the model's `sampling_steps`: the fewest that no larger number beats by more than two standard errors,
 of those larger numbers that are not behind as many draws of one step.
