@@ -27,6 +27,7 @@ from timing import fix_threads, machine, timed_once
 from softrank_ext import Ranker
 from softrank_ext.ranking import members
 from softrank_ext.ranking.groups import groups_of
+from softrank_ext.ranking.places import Places, Settings
 from softrank_ext.ranking.report import CUTS, RankingReport, ndcg_of, report_of
 
 RESULTS = Path(__file__).parent / "results"
@@ -102,7 +103,7 @@ def compare(data: Rows, folds: list[np.ndarray]) -> Compared:
         training, test = data.of(np.setdiff1d(data.group, test_groups)), data.of(test_groups)
         ranker = Ranker()
         seconds.append(timed_once(lambda: ranker.fit(training.X, training.y, training.sizes())))  # noqa: B023
-        found = ranker._places(*_columns(test), None, 0.8)
+        found = Places(*ranker._answers(*_columns(test), None, Settings(ranker.draws, 0.8, ranker.seed)))
         other = LGBMRanker(**SETTINGS, num_threads=1, verbose=-1)
         other.fit(training.X, training.y, group=training.sizes())
         place = (-np.asarray(other.predict(test.X))).argsort(kind="stable")
