@@ -105,7 +105,7 @@ def rank_interval(samples: Samples | Array, level: float = 0.9, *, mask: Array |
     Errors are in places: half the distance between the ends at one standard error of the share above and below.
     """
     order, real = _checked(samples, mask)
-    check_number("level", level, "above 0 and below 1", 0 < level < 1)
+    check_number("level", level, "above 0 and below 1", lambda x: 0 < x < 1)
     S = order.shape[-2]
     ascending = ranks_of(order).sort(dim=-2).values  # (..., S, N)
 

@@ -71,8 +71,7 @@ def certify_law(
 def draws_needed(probabilities: Tensor, distance: float, *, false_alarm: float = 1e-6, missed: float = 1e-3) -> int:
     """How many draws `certify_law` needs to find every law that is `distance` away in total variation."""
     law = _checked_law(probabilities, None)
-    is_distance = isinstance(distance, int | float) and 1e-9 <= distance <= 1
-    check_number("distance", distance, "from 1e-9 to 1", is_distance)
+    check_number("distance", distance, "from 1e-9 to 1", lambda x: 1e-9 <= x <= 1)
     spread = float((law * (1 - law)).sqrt().sum() / 2)
     chances = (_checked_chance("false_alarm", false_alarm), _checked_chance("missed", missed))
     # All three terms shrink with the root of the number of draws.
@@ -91,9 +90,8 @@ def certify_agreement(agrees: Tensor, *, most: float, rounding: float = 0.0, mis
     """
     check_tensor("agrees", agrees, ("R",), torch.bool)
     check_integer("draws", len(agrees), 1)
-    check_number("most", most, "above 0 and at most 1", isinstance(most, int | float) and 0 < most <= 1)
-    is_share = isinstance(rounding, int | float) and 0 <= rounding < most
-    check_number("rounding", rounding, f"at least 0 and below most, {most:g}", is_share)
+    check_number("most", most, "above 0 and at most 1", lambda x: 0 < x <= 1)
+    check_number("rounding", rounding, f"at least 0 and below most, {most:g}", lambda x: 0 <= x < most)
     chance, draws = _checked_chance("missed", missed), len(agrees)
     bound = _most_share(int((~agrees).sum()), draws, chance)
     # The largest number of differing orders that passes.
@@ -144,8 +142,7 @@ def certify_estimates(
     (categories, samples), draws = weights.shape, int(counts.sum())
     check_integer("draws", draws, 1)
     check_integer("samples", samples, 1)
-    is_number = isinstance(most_weight, int | float) and 1 <= most_weight <= 1e6
-    check_number("most_weight", most_weight, "from 1 to 1e6", is_number)
+    check_number("most_weight", most_weight, "from 1 to 1e6", lambda x: 1 <= x <= 1e6)
     least, largest = (float(weight) for weight in weights.aminmax())
     if not 0 <= least <= largest <= most_weight:
         raise ValueError(f"weights must be from 0 to {most_weight}, got {least if least < 0 else largest}")
@@ -223,5 +220,5 @@ def _checked_law(probabilities: Tensor, categories: int | None) -> Tensor:
 
 
 def _checked_chance(name: str, chance: float) -> float:
-    check_number(name, chance, "above 0 and below 1", isinstance(chance, int | float) and 0 < chance < 1)
+    check_number(name, chance, "above 0 and below 1", lambda x: 0 < x < 1)
     return chance

@@ -6,7 +6,7 @@ A wrong type is a TypeError, a wrong value a ValueError. Nothing here reads the 
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -59,28 +59,31 @@ def check_seed(seed: object) -> int:
     return seed
 
 
-def check_number(name: str, value: object, wanted: str, is_right: bool) -> None:
-    """Raise ValueError, saying what is wanted, unless `value` is a number that a float can be, and `is_right`."""
+def check_number(name: str, value: object, wanted: str, is_right: Callable[[float], bool] = lambda _: True) -> None:
+    """Raise ValueError, saying what is wanted, unless `value` is a number that a float can be, and is right.
+
+    is_right: asked of numbers alone.
+    """
     is_number = isinstance(value, float) or (
         isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     )
-    if not is_number or not is_right:
+    if not is_number or not is_right(value):  # type: ignore[arg-type]
         raise ValueError(f"{name} must be {wanted}, got {value!r}")
 
 
 def check_positive(name: str, value: Any) -> None:
     """Raise ValueError unless the value is a finite number above 0."""
-    check_number(name, value, "positive and finite", isinstance(value, int | float) and 0 < value < math.inf)
+    check_number(name, value, "positive and finite", lambda x: 0 < x < math.inf)
 
 
 def check_not_negative(name: str, value: Any) -> None:
     """Raise ValueError unless the value is a finite number of at least 0."""
-    check_number(name, value, "at least 0 and finite", isinstance(value, int | float) and 0 <= value < math.inf)
+    check_number(name, value, "at least 0 and finite", lambda x: 0 <= x < math.inf)
 
 
 def check_share(name: str, value: Any) -> None:
     """Raise ValueError unless the value is at least 0 and below 1."""
-    check_number(name, value, "at least 0 and below 1", isinstance(value, int | float) and 0 <= value < 1)
+    check_number(name, value, "at least 0 and below 1", lambda x: 0 <= x < 1)
 
 
 def check_tensor(

@@ -33,7 +33,7 @@ class Draw:
     def __post_init__(self) -> None:
         check_positive("temperature", self.temperature)
         # Scores divided by less leave the range of float32.
-        check_number("temperature", self.temperature, "at least 1e-30", self.temperature >= 1e-30)
+        check_number("temperature", self.temperature, "at least 1e-30", lambda x: x >= 1e-30)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Rebuild:
             raise kind(f"order must be a (B, N) or (B, num_samples, N) tensor of int64, got {described(self.order)}")
         if self.noised is not None:
             check_mask("noised", self.noised, "order", self.order)
-        check_number("t", self.t, "above 0 and at most 1", isinstance(self.t, int | float) and 0 < self.t <= 1)
+        check_number("t", self.t, "above 0 and at most 1", lambda x: 0 < x <= 1)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def iterated_local_search(
     check_sizes("items", table)
     check_integer("kept", kept, 1, MOST_KEPT)
     check_integer("neighbours", neighbours, 1)
-    check_number("difference", difference, "from 0 to 1", 0 <= difference <= 1)
+    check_number("difference", difference, "from 0 to 1", lambda x: 0 <= x <= 1)
     seed = seed_of(seed)
     if rounds is not None:
         check_integer("rounds", rounds, 0)

@@ -145,8 +145,7 @@ def _lowest(loss: Callable[[Tensor], Tensor], start: Tensor, max_iterations: int
 
 
 def _check_l2(l2: float) -> None:
-    is_right = isinstance(l2, int | float) and 0 <= l2 <= MOST_L2
-    check_number("l2", l2, f"from 0 to {MOST_L2:g}", is_right)
+    check_number("l2", l2, f"from 0 to {MOST_L2:g}", lambda x: 0 <= x <= MOST_L2)
 
 
 def _checked_counts(counts: Tensor | None, order: Tensor) -> Tensor:

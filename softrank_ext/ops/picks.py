@@ -55,7 +55,7 @@ def check_choices(choices: Choices, mask: Tensor, dtype: torch.dtype) -> None:
     for name in ("uniform", "forced_order", "draft", "before", "allowed", "group"):
         if getattr(choices, name) is not None:
             check_instance(name, getattr(choices, name), Tensor)
-    check_number("temperature", temperature, "a number", True)
+    check_number("temperature", temperature, "a number")
     if uniform is not None and (uniform.shape != mask.shape or uniform.dtype != dtype):
         raise ValueError(f"uniform must be {tuple(mask.shape)} of {dtype}, got {described(uniform)}")
     is_read = not torch.compiler.is_compiling()  # a graph does not look at data

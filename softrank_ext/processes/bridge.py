@@ -88,7 +88,7 @@ class Bridge:
     def __post_init__(self) -> None:
         check_not_negative("noise_scale", self.noise_scale)
         # Beyond it float32 has hardly a fraction left to fold.
-        check_number("noise_scale", self.noise_scale, f"at most {MOST_NOISE}", self.noise_scale <= MOST_NOISE)
+        check_number("noise_scale", self.noise_scale, f"at most {MOST_NOISE}", lambda x: x <= MOST_NOISE)
         check_choice("prior", self.prior, PRIORS)
         check_choice("carry", self.carry, CARRIES)
         check_choice("target", self.target, TARGETS)

@@ -151,7 +151,7 @@ class Settings(NamedTuple):
 def checked_settings(draws: int, level: float, seed: int, top: int | None = None) -> Settings:
     """The settings, checked."""
     check_integer("draws", draws, 10, 100_000)
-    check_number("level", level, "above 0 and below 1", isinstance(level, int | float) and 0 < level < 1)
+    check_number("level", level, "above 0 and below 1", lambda x: 0 < x < 1)
     return Settings(draws, float(level), seed, None if top is None else check_integer("top", top, 1))
 
 

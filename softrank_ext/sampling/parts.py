@@ -26,8 +26,7 @@ class _Sized:
             if isinstance(value, int):
                 check_integer(name, value, 1)
             else:
-                is_share = isinstance(value, float) and 0 < value <= 1
-                check_number(name, value, "an integer or a share above 0 and at most 1", is_share)
+                check_number(name, value, "an integer or a share above 0 and at most 1", lambda x: 0 < x <= 1)
         if type(self.least) is type(self.most) and self.least > self.most:
             raise ValueError(f"least must be at most most = {self.most}, got {self.least}")
 
@@ -73,7 +72,7 @@ class Whole:
     t: float = 0.2
 
     def __post_init__(self) -> None:
-        check_number("t", self.t, "above 0 and at most 1", isinstance(self.t, int | float) and 0 < self.t <= 1)
+        check_number("t", self.t, "above 0 and at most 1", lambda x: 0 < x <= 1)
 
 
 Rebuilding = Part | Tail | Near | Unsure | Whole

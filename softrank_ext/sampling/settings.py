@@ -27,7 +27,7 @@ class Annealed:
 
     def __post_init__(self) -> None:
         check_not_negative("start", self.start)
-        check_number("decay", self.decay, "above 0 and at most 1", 0 < self.decay <= 1)
+        check_number("decay", self.decay, "above 0 and at most 1", lambda x: 0 < x <= 1)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Search:
         if self.polish is not None and not callable(self.polish):
             raise TypeError(f"polish must be a function polish(items, order) -> order, got {described(self.polish)}")
         if self.fresh is not None:
-            check_number("fresh", self.fresh, "from 0 to 1", 0 <= self.fresh <= 1)
+            check_number("fresh", self.fresh, "from 0 to 1", lambda x: 0 <= x <= 1)
         if self.pool is not None:
             check_integer("pool", self.pool, 1)
 

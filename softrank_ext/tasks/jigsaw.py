@@ -54,7 +54,7 @@ class Jigsaw:
         check_choice("grid", self.grid, GRIDS)
         check_bool("flip", self.flip)
         check_integer("crop", self.crop, 0, MOST_CROP)
-        check_number("colour", self.colour, "from 0 to 1", 0 <= self.colour <= 1)
+        check_number("colour", self.colour, "from 0 to 1", lambda x: 0 <= x <= 1)
         check_choice("reader", self.reader, READERS)
 
     def embedder(self) -> Mapping[str, object]:

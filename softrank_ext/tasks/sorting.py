@@ -62,8 +62,7 @@ class Sorting:
             check_integer("min_items", self.min_items, 1, self.num_items)
         check_integer("shift", self.shift, 0, MOST_SHIFT)
         for name, most in MOST_WARP.items():
-            value = getattr(self, name)
-            check_number(name, value, f"from 0 to {most}", 0 <= value <= most)
+            check_number(name, getattr(self, name), f"from 0 to {most}", lambda x: 0 <= x <= most)  # noqa: B023
         check_choice("cnn", self.cnn, CNNS)
 
     def embedder(self) -> Mapping[str, object]:

@@ -46,7 +46,7 @@ class Tardiness:
         for name in ("tardiness_factor", "due_width"):
             value = getattr(self, name)
             if value is not None:
-                check_number(name, value, "from 0 to 1", isinstance(value, int | float) and 0 <= value <= 1)
+                check_number(name, value, "from 0 to 1", lambda x: 0 <= x <= 1)
 
     @property
     def cost(self) -> WeightedTardiness:

@@ -110,7 +110,7 @@ class TrainConfig:
             check_not_negative(name, getattr(self, name))
         for name in ("beta1", "beta2", "ema", "prior_share", "partial", "drafts"):
             check_share(name, getattr(self, name))
-        check_number("final_rate", self.final_rate, "from 0 to 1", 0 <= self.final_rate <= 1)
+        check_number("final_rate", self.final_rate, "from 0 to 1", lambda x: 0 <= x <= 1)
         for name, allowed in (
             ("schedule", SCHEDULES), ("optimizer", OPTIMIZERS), ("times", objectives.TIMES),
             ("evaluate_decode", ("greedy", "sample")), ("best_is", ("lowest", "highest")),
