@@ -66,7 +66,8 @@ class DataFacts:
 
 def square_copy(points: Tensor, number: Tensor) -> Tensor:
     """Points (B, N, 2) under symmetries 0 to 7 of the unit square: bit 1 mirrors x, 2 mirrors y, 4 swaps the two."""
-    if not isinstance(points, Tensor) or points.shape[2:] != (2,) or not points.is_floating_point():
+    is_dense = isinstance(points, Tensor) and points.layout == torch.strided
+    if not is_dense or points.shape[2:] != (2,) or not points.is_floating_point():
         raise ValueError(f"items must be (B, N, 2) points, got {described(points)}")
     check_tensor("number", number, (len(points),), torch.int64)
     mirrored = torch.stack((number % 2, number // 2 % 2), 1)[:, None] == 1  # (B, 1, 2)
