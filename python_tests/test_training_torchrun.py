@@ -84,3 +84,26 @@ def test_one_process_is_the_first_of_one():
         assert here == (0, 1, torch.device("cpu"))
         here.wait()
         assert here.is_anywhere(True) and not here.is_anywhere(False)
+
+
+ENDED_BY_AN_ERROR = """
+import torch.distributed as dist
+from softrank_ext.training import processes, torchrun
+try:
+    with processes("cpu"):
+        group = dist.group.WORLD
+        raise ValueError("by the user's code")
+except ValueError as error:
+    print(error, dist.is_initialized(), torchrun._GROUPS_OF_ERRORS == [group])
+with processes("cpu") as again:
+    print(again.world)
+"""
+
+
+def test_a_group_that_an_error_ends_is_kept():
+    """Not by the traceback alone: the last to let go of it must not hold Python's lock (seen as a deadlock)."""
+    joined = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    command = [sys.executable, "-c", ENDED_BY_AN_ERROR]
+    done = subprocess.run(command, env=os.environ | joined, cwd="/", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["by the user's code False True", "1"]

@@ -35,6 +35,12 @@ class Processes(NamedTuple):
         return bool(claims > 0)
 
 
+# Groups that an error has ended are kept. The traceback holds DistributedDataParallel; if that were the last to let go
+# of the group, it would wait, with Python's lock held, for threads that may be waiting for the lock to drop what the
+# error left pending: a deadlock, seen after another process was killed.
+_GROUPS_OF_ERRORS: list[object] = []
+
+
 @contextmanager
 def processes(device: str | torch.device | None) -> Iterator[Processes]:
     """Join torchrun's other processes if there are any; device: by default a GPU if there is one."""
@@ -51,6 +57,10 @@ def processes(device: str | torch.device | None) -> Iterator[Processes]:
             torch.cuda.set_device(local)
         own = torch.device("cuda", local) if is_cuda else torch.device("cpu")
         yield Processes(dist.get_rank(), dist.get_world_size(), own)
+    except BaseException:
+        if is_started_here:
+            _GROUPS_OF_ERRORS.append(dist.group.WORLD)
+        raise
     finally:
         if is_started_here:
             dist.destroy_process_group()
