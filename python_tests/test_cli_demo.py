@@ -86,6 +86,9 @@ def test_without_matplotlib_it_says_how_to_get_pictures(weights, tmp_path, monke
     assert main(words) == 0
     assert 'need matplotlib: pip install "softrank_ext[plots]"' in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["sorting-4.html"]
+    monkeypatch.undo()
+    assert main(["demo", "--task", "flowshop", "--weights", str(weights), "--output", str(tmp_path)]) == 0
+    assert "No pictures" not in capsys.readouterr().out  # it has a page alone
 
 
 @pytest.mark.parametrize(

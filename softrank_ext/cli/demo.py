@@ -35,6 +35,6 @@ def demo(
     print("all right: whole instances; equal items are interchangeable. gap: length above the best known.")
     for name in done.missing:
         print(f"{name} skipped: no such model.")
-    if not any(path.suffix == ".png" for path in done.files):
+    if not shown.has_matplotlib():
         print('No pictures, which need matplotlib: pip install "softrank_ext[plots]"')
     print(f"Written to {output}: {', '.join(path.name for path in done.files)}")

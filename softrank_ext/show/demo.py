@@ -233,6 +233,11 @@ def _row_of(task: str, made_by: Task, batch: Batch, order: Tensor, draws: int, s
     )  # fmt: skip
 
 
+def has_matplotlib() -> bool:
+    """Whether pictures can be drawn."""
+    return find_spec("matplotlib") is not None
+
+
 def _write_files(task: str, n: int, batch: Batch, samples: Samples, output: Path) -> list[Path]:
     """The picture and the page of the first instance."""
     trajectory = samples[0][0].trajectory
@@ -247,7 +252,7 @@ def _write_files(task: str, n: int, batch: Batch, samples: Samples, output: Path
     page = output / f"{task}-{n}.html"
     layout = {"sorting": "row", "tsp": "tour", "jigsaw": "grid"}[task]
     trajectory.save_html(page, items, layout=layout, labels=labels, true_order=true_order, title=title)
-    if find_spec("matplotlib") is None:
+    if not has_matplotlib():
         return [page]
     picture = output / f"{task}-{n}.png"
     if task == "sorting":
