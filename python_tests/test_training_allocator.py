@@ -34,7 +34,9 @@ def test_memory_is_kept_for_the_next_allocation(tmp_path):
         command = [sys.executable, "-c", FAULTS, way]
         return int(subprocess.run(command, capture_output=True, check=True, cwd=tmp_path).stdout)
 
-    assert faults("keep") < 100 < faults("default")
+    # Of three processes: where the heap happens to end at a mapping it goes on elsewhere, once in many.
+    kept, default = (min(faults(way) for _ in range(3)) for way in ("keep", "default"))
+    assert kept < 100 < default
 
 
 def test_without_glibc_nothing_happens(monkeypatch):
